@@ -1,0 +1,177 @@
+"""Every fused class, declared once: its operands, its attributes, one sentence.
+
+Four things key off this table and a test holds them together: the rules that build a class, its
+definition in `reference/definitions`, the chips that link it, and how a runtime runs it.
+
+Operands stand first in `op.inputs`, in this order, "" where absent; an operand ending in `*` takes
+all that the attributes count. Attributes with a default are left out of an op where they have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: Marks an attribute that every op of the class must carry.
+REQUIRED: Any = object()
+
+
+class Attr(NamedTuple):
+    """An attribute: its default (REQUIRED where there is none) and what it means, with its unit."""
+
+    default: Any
+    meaning: str
+
+
+class FusedClass(NamedTuple):
+    name: str
+    operands: tuple[str, ...]
+    attrs: dict[str, Attr]
+    outputs: tuple[str, ...]
+    meaning: str
+    composed_of: tuple[str, ...] = ()
+
+
+def _declare(
+    name: str,
+    operands: str,
+    meaning: str,
+    outputs: str = "y",
+    attrs: dict[str, Attr] | None = None,
+    composed_of: tuple[str, ...] = (),
+) -> FusedClass:
+    return FusedClass(name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of)
+
+
+_RMS = {
+    "eps": Attr(REQUIRED, "added to the mean square before the root"),
+    "offset": Attr(0.0, "added to the weight before it scales (1.0 for weights stored as w - 1)"),
+    "compute": Attr("", "element type the norm computes in; empty: the type of x"),
+}
+_NORM = {"norm": Attr("rms", "rms or layer: what the norm is"), **_RMS}
+_ROPE = {
+    "form": Attr("half", "half: the two halves of the width are the pairs; interleaved: even and odd lanes"),
+    "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
+    "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
+    "position_ids": Attr(False, "cos and sin are tables of rows that position_ids selects"),
+    "rope_compute": Attr("", "element type the rotation computes in; empty: the type of x"),
+    "rope_unsqueeze": Attr(-1, "axis where selected cos and sin get a head axis of 1; -1: they broadcast as they are"),
+    "rope_heads": Attr(0, "heads in the last axis of a rank-3 x; 0: x has a head axis"),
+}
+_PRODUCT = {
+    "trans_x": Attr(0, "1: x is transposed (its last two axes)"),
+    "trans_weight": Attr(0, "1: the weight is [out, in]"),
+    "alpha": Attr(1.0, "scales the product"),
+    "beta": Attr(1.0, "scales the bias"),
+}
+_MERGED = {
+    "biases": Attr(REQUIRED, "for each member, 1 where it has a bias"),
+    "trans_weights": Attr(REQUIRED, "for each member, 1 where its weight is [out, in]"),
+}
+_PERM = {"perm": Attr((), "the transpose between norm and rotation (none: they touch)")}
+_AXIS = {"axis": Attr(REQUIRED, "the sequence axis the rows are joined on, from the end (negative)")}
+
+CLASSES: dict[str, FusedClass] = {
+    c.name: c
+    for c in (
+        _declare("rms_norm", "x weight", "x over the root of its mean square along the last axis, times weight", attrs=_RMS),
+        _declare(
+            "layer_norm",
+            "x weight bias",
+            "x less its mean, over its standard deviation along the last axis, times weight, plus bias",
+            attrs=_RMS,
+        ),
+        _declare(
+            "l2_norm",
+            "x",
+            "x over the root of the sum of its squares along the last axis",
+            attrs={
+                "eps": Attr(0.0, "keeps the divisor from zero"),
+                "eps_at": Attr("none", "none; inside: sqrt(sum + eps); outside: sqrt(sum) + eps; clip: max(sqrt(sum), eps)"),
+                "compute": Attr("", "element type the norm computes in; empty: the type of x"),
+            },
+        ),
+        _declare("gelu", "x", "x times the normal distribution function of x, by erf"),
+        _declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
+        _declare("quick_gelu", "x", "x times sigmoid(alpha x)", attrs={"alpha": Attr(REQUIRED, "slope inside the sigmoid")}),
+        _declare("silu", "x", "x times sigmoid(x)"),
+        _declare("softcap", "x", "cap times tanh(x / cap)", attrs={"cap": Attr(REQUIRED, "bound of the result")}),
+        _declare("rope", "x cos sin position_ids", "rotates pairs of lanes of x by the angles of cos and sin", attrs=_ROPE),
+        _declare(
+            "attention",
+            "q k v mask*",
+            "softmax(scale q k^T, capped and masked) v, heads by heads",
+            attrs={
+                "q_layout": Attr(REQUIRED, "axes of q as letters: b batch, h heads, s rows, d width; joined letters are one axis"),
+                "k_layout": Attr(REQUIRED, "axes of k (h: key heads)"),
+                "v_layout": Attr(REQUIRED, "axes of v (h: key heads)"),
+                "out_layout": Attr(REQUIRED, "axes of the result"),
+                "heads": Attr(REQUIRED, "query heads; 0 where nothing needs them (a batch of products)"),
+                "groups": Attr(1, "query heads a key head"),
+                "scale": Attr(REQUIRED, "product of every scalar factor of the scores"),
+                "mask": Attr(
+                    (),
+                    "what happens to the scores, outermost first: add (operand), keep (operand true keeps), drop (operand true "
+                    "drops), cap, divide (operand divides). One operand each in that order, but cap has none",
+                ),
+                "fill": Attr((), "for each keep or drop, in order, what replaces a dropped score (-inf or very negative)"),
+                "mask_layouts": Attr((), "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t)"),
+                "causal": Attr(False, "the mask is exactly the lower triangle (recorded; the operand stands)"),
+                "softcap": Attr(0.0, "cap of the scores, 0: none"),
+                "empty_rows": Attr("nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"),
+                "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
+            },
+        ),
+        _declare("matmul_bias", "x weight bias", "x times weight, plus a row of bias", attrs=_PRODUCT),
+        _declare("merged_qkv", "x weight* bias*", "the three products that attention reads, of one x, as one", "y*", _MERGED),
+        _declare("merged_gate_up", "x weight* bias*", "a gate's two products, of one x, as one", "y*", _MERGED),
+        _declare("merged_products", "x weight* bias*", "products of one x, as one", "y*", _MERGED),
+        *(
+            _declare(name, "gate up", meaning, attrs={"act": Attr(act, "the activation of the gate"), "alpha": Attr(1.0, "its slope (quick_gelu)")})
+            for name, act, meaning in (
+                ("swiglu", "silu", "silu(gate) times up"),
+                ("geglu", "gelu", "gelu(gate) times up (act: gelu, fast_gelu or quick_gelu)"),
+                ("reglu", "relu", "relu(gate) times up"),
+            )
+        ),
+        _declare(
+            "matmul_bias_act",
+            "x weight bias",
+            "an activation of x times weight plus bias",
+            attrs=_PRODUCT | {"act": Attr(REQUIRED, "gelu fast_gelu quick_gelu silu relu sigmoid tanh ..."), "act_alpha": Attr(1.0, "its slope")},
+            composed_of=("matmul_bias",),
+        ),
+        _declare("matmul_residual", "x weight bias residual", "x times weight, plus bias, plus a residual", attrs=_PRODUCT),
+        _declare(
+            "add_norm",
+            "x residual weight bias add_bias",
+            "the norm of x plus a residual; the sum is written on where others read it",
+            "y sum",
+            _NORM,
+        ),
+        _declare(
+            "norm_add_norm",
+            "x y inner_weight inner_bias weight bias",
+            "the norm of x plus the norm of y; the sum is written on where others read it",
+            "y sum",
+            _NORM | {"inner_" + k: v for k, v in _NORM.items()},
+            composed_of=("add_norm",),
+        ),
+        _declare("qk_norm", "x weight bias", "a norm of each head's width of a wider product", attrs=_NORM | {"heads": Attr(REQUIRED, "heads of the product")}),
+        _declare(
+            "qk_norm_rope",
+            "x weight bias cos sin position_ids",
+            "a norm of each head, then its rotation",
+            attrs=_NORM | _ROPE | _PERM,
+            composed_of=("qk_norm",),
+        ),
+        _declare("kv_append", "past new", "new rows joined to a cache", attrs=_AXIS),
+        _declare("rope_kv_append", "past x cos sin position_ids", "a rotation landing in a cache's rows", attrs=_ROPE | _AXIS, composed_of=("kv_append",)),
+        _declare(
+            "qk_norm_rope_kv_append",
+            "past x weight bias cos sin position_ids",
+            "a head's norm and rotation landing in a cache's rows",
+            attrs=_NORM | _ROPE | _PERM | _AXIS,
+            composed_of=("rope_kv_append", "qk_norm_rope", "kv_append"),
+        ),
+    )
+}
