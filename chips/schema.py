@@ -1,0 +1,186 @@
+"""The format of a chip file. Unknown keys are refused; every number stands beside its source."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Sources = Annotated[tuple[Sentence, ...], Field(min_length=1)]
+#: ran: a probe ran it on that chip. emulated: our kernel ran in an emulation of it. source: read in
+#: the runtime's source or shipped binary. docs: read in documentation.
+Evidence = Literal["ran", "emulated", "source", "docs"]
+Dtype = Literal["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "i8", "u8", "i32", "i64"]
+MaskKind = Literal["none", "causal", "bool", "additive"]
+ResidualShape = Literal["same", "rows", "one_batch"]
+
+
+class Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class Number(Row):
+    """A condition on a whole number; every part that is given must hold."""
+
+    one_of: tuple[int, ...] | None = None
+    at_least: int | None = None
+    at_most: int | None = None
+    multiple_of: Annotated[int, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Number:
+        if not self.model_fields_set:
+            raise ValueError("want one_of, at_least, at_most or multiple_of")
+        return self
+
+
+class HeadDim(Number):
+    """Widths of a head. The condition is on q and v of one width; `pairs` are further widths of
+    (q, v); `v_differs`: v may have any width."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+    v_differs: bool = False
+
+
+class Layouts(Row):
+    """Axes of the operands of attention that need no copy: letters as in fuse.classes, axes apart
+    by spaces. An operand that is not named may have any."""
+
+    q: tuple[str, ...] = ()
+    k: tuple[str, ...] = ()
+    v: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+
+
+class Limits(Row):
+    """Conditions of a kernel, by the name of the constraint (chips/constraints.py says each)."""
+
+    dtypes: tuple[Dtype, ...] | None = None
+    one_dtype: Literal[True] | None = None
+    compute: tuple[Dtype, ...] | None = None
+    offset: Literal["none", "constant"] | None = None
+    rows: tuple[str, ...] | None = None
+    known_width: Literal[True] | None = None
+    rank: Number | None = None
+    weight_rank: Number | None = None
+    width: Number | None = None
+    contraction: Number | None = None
+    residual: tuple[ResidualShape, ...] | None = None
+    norm: tuple[Literal["rms", "layer"], ...] | None = None
+    inner_norm: tuple[Literal["rms", "layer"], ...] | None = None
+    head_dim: HeadDim | None = None
+    mask: tuple[MaskKind, ...] | None = None
+    mask_folded: Literal[False] | None = None
+    softcap: Literal[False, "before_mask", "after_mask"] | None = None
+    groups: Number | None = None
+    q_len: Number | None = None
+    q_len_groups: Number | None = None
+    kv_len: Number | None = None
+    q_within_kv: Literal[True] | None = None
+    layouts: Layouts | None = None
+    activation: tuple[str, ...] | None = None
+    slope: tuple[float, ...] | None = None
+    form: tuple[Literal["half", "interleaved"], ...] | None = None
+    tables: Literal[False, "half"] | None = None
+    position_ids: Literal[False] | None = None
+    partial: Literal[False] | None = None
+    bias: Literal[False] | None = None
+    scales: Literal[False] | None = None
+    transposed: tuple[Literal["x", "weight"], ...] | None = None
+    constant: tuple[str, ...] | None = None
+    max_members: Annotated[int, Field(gt=1)] | None = None
+    max_weight_bytes: Annotated[int, Field(gt=0)] | None = None
+
+
+class Case(Row):
+    """One way a class runs. What it leaves out it takes from its class; its limits are added."""
+
+    when: Limits = Limits()
+    kernel: Sentence | None = None
+    dtypes: tuple[Dtype, ...] | None = None
+    limits: Limits = Limits()
+    note: str = ""
+
+
+class Entry(Row):
+    """A class on a chip: the kernel that runs it whole, or the reason why none does (`lacks`)."""
+
+    kernel: Sentence | None = None
+    lacks: Sentence | None = None
+    dtypes: tuple[Dtype, ...] | None = None
+    limits: Limits = Limits()
+    cases: tuple[Case, ...] = ()
+    empty_rows: Literal["nan", "zero", "average"] | None = None
+    note: str = ""
+    evidence: Evidence
+    source: Sources
+
+    @model_validator(mode="after")
+    def _kernel_or_reason(self) -> Entry:
+        kernels = self.kernel is not None or (self.cases and all(case.kernel for case in self.cases))
+        if bool(kernels) == (self.lacks is not None):
+            raise ValueError("want either kernel or lacks")
+        return self
+
+
+class Preference(Row):
+    """A kernel that exists and loses: where (`when`, everywhere if empty) and by what measure."""
+
+    when: Limits = Limits()
+    want: Sentence
+    got: Sentence
+    source: Sources
+
+
+class Quantity(Row):
+    """A number, or the lowest and highest of its kind, and where it is written."""
+
+    value: float | tuple[float, float]
+    source: Sources
+    note: str = ""
+
+
+class Memory(Row):
+    bandwidth_gbs: float
+    source: Sources
+    note: str = ""
+
+
+class Variant(Row):
+    """A member of a family. bandwidth_gbs: 1e9 bytes a second; tflops: 1e12 f32 operations a second."""
+
+    gpu_cores: tuple[int, ...] = ()
+    bandwidth_gbs: float
+    fp32_tflops: float | None = None
+    source: Sources
+    note: str = ""
+
+
+class Runtime(Row):
+    """What runs the kernels. opsets: the highest version of each domain it has kernels for."""
+
+    name: Sentence
+    version: str = ""
+    opsets: dict[str, int] = {}
+    source: Sources | None = None
+
+
+class ChipFile(Row):
+    """One chip. `abstract` marks a base that others extend and that is no chip itself."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    about: Sentence
+    abstract: bool = False
+    extends: str | None = None
+    runtime: Runtime
+    memory: Memory | None = None
+    launch_us: Quantity | None = None
+    hardware: dict[str, Quantity] = {}
+    variants: dict[str, Variant] = {}
+    free_views: tuple[str, ...] = ()
+    every_class: Entry | None = None
+    classes: dict[str, Entry] = {}
+    rules: tuple[str, ...] = ()
+    prefer: dict[str, Preference] = {}
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,159 @@
+"""A chip: answers whether it runs a candidate as one kernel, from the data of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from chips.constraints import check, given
+from chips.load import Loaded
+from chips.operands import Operands
+from chips.schema import Case, ChipFile, Entry, Number, Preference
+from fuse.shim import Candidate, Limit, Refused, Whole
+
+UNKNOWN_SHAPE = "unknown_shape"
+
+
+class Way(NamedTuple):
+    """One kernel of a class: when it is the one that runs, and what it then wants."""
+
+    kernel: str
+    when: dict[str, Any]
+    limits: dict[str, Any]
+    note: str
+
+
+class Trial(NamedTuple):
+    """A way held against a candidate: unknown `when` conditions, and the limits that fail."""
+
+    way: Way
+    open: tuple[Limit, ...]
+    failed: tuple[Limit, ...]
+
+
+class Chip:
+    """One chip; implements fuse.shim.Shim. `spec` is its file, `sha256` of the file and its bases."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.spec: ChipFile = loaded.spec
+        self.name: str = loaded.spec.name
+        self.sha256: str = loaded.sha256
+        self._ways = {name: ways(entry) for name, entry in self.spec.classes.items() if not entry.lacks}
+
+    def __repr__(self) -> str:
+        return f"Chip({self.name})"
+
+    def entry(self, name: str) -> Entry | None:
+        """What the chip's file says of a class."""
+        return self.spec.classes.get(name) or self.spec.every_class
+
+    def links(self, name: str) -> bool:
+        """Whether the chip has any kernel of the class."""
+        entry = self.entry(name)
+        return entry is not None and entry.lacks is None
+
+    def judge(self, candidate: Candidate) -> Whole | Refused:
+        """Whole, or every limit that refuses. A kernel that exists and loses by measure is refused
+        with the single limit `chip:not_preferred`."""
+        kind = candidate.op.kind
+        entry = self.entry(kind)
+        if entry is None or entry.lacks is not None:
+            reason = entry.lacks if entry is not None and entry.lacks else f"{self.name} has none"
+            return Refused((Limit("chip:not_linked", f"one kernel for {kind}", reason),))
+        at = Operands(candidate)
+        found = _try_ways(at, self._ways.get(kind) or ways(entry))
+        if isinstance(found, Refused):
+            return found
+        preference = self.spec.prefer.get(kind)
+        if preference is not None and _applies(at, preference):
+            return Refused((Limit("chip:not_preferred", preference.want, preference.got),))
+        notes = [text for text in (entry.note, found.note, _empty_rows(at, entry)) if text]
+        return Whole(found.kernel, "; ".join(notes), entry.evidence)
+
+
+def ways(entry: Entry) -> tuple[Way, ...]:
+    """The kernels of an entry, each with the entry's limits under its own."""
+    return tuple(_way(entry, case) for case in (entry.cases or (Case(),)))
+
+
+def _way(entry: Entry, case: Case) -> Way:
+    dtypes = case.dtypes or entry.dtypes
+    limits = ({"dtypes": dtypes} if dtypes else {}) | given(entry.limits) | given(case.limits)
+    return Way(case.kernel or entry.kernel or "", given(case.when), limits, case.note)
+
+
+def _fails(at: Operands, limits: dict[str, Any]) -> tuple[Limit, ...]:
+    found = (check(at, name, want) for name, want in limits.items())
+    return tuple(limit for limit in found if limit is not None)
+
+
+def _unknown(limits: Iterable[Limit]) -> bool:
+    return all(limit.code == UNKNOWN_SHAPE for limit in limits)
+
+
+def _try_ways(at: Operands, all_ways: tuple[Way, ...]) -> Way | Refused:
+    """The first way that surely runs the candidate, or the limits of the nearest.
+
+    Where shapes leave open which way runs, the ways that may run must all hold, and between them
+    cover every value.
+    """
+    possible: list[Trial] = []
+    ruled_out: list[tuple[Limit, ...]] = []
+    for way in all_ways:
+        when = _fails(at, way.when)
+        failed = _fails(at, way.limits)
+        if not _unknown(when):
+            ruled_out.append(when + failed)
+        elif not when and not failed:
+            return way
+        else:
+            possible.append(Trial(way, when, failed))
+    if not possible:
+        return Refused(_once(min(ruled_out, key=_length)))
+    passing = [trial for trial in possible if not trial.failed]
+    if len(passing) == len(possible) and _cover([trial.way for trial in possible]):
+        return passing[0].way
+    if not passing:
+        nearest = min(possible, key=lambda trial: len(trial.failed))
+        return Refused(_once(nearest.failed + nearest.open))
+    doubtful = [trial.failed for trial in possible if trial.failed and _unknown(trial.failed)]
+    return Refused(_once(doubtful[0] if doubtful else passing[0].open))
+
+
+def _length(limits: tuple[Limit, ...]) -> int:
+    return len(limits)
+
+
+def _once(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    return tuple(dict.fromkeys(limits))
+
+
+def _cover(some: list[Way]) -> bool:
+    """Whether the ways' conditions, on one number, leave no value out."""
+    keys = {key for way in some for key in way.when}
+    if len(keys) != 1 or any(not way.when for way in some):
+        return False
+    key = keys.pop()
+    numbers = [way.when[key] for way in some]
+    if not all(isinstance(n, Number) and n.one_of is None and n.multiple_of is None for n in numbers):
+        return False
+    reach = -1
+    for low, high in sorted((n.at_least or 0, n.at_most) for n in numbers):
+        if low > reach + 1:
+            return False
+        if high is None:
+            return True
+        reach = max(reach, high)
+    return False
+
+
+def _applies(at: Operands, preference: Preference) -> bool:
+    return not _fails(at, given(preference.when))
+
+
+def _empty_rows(at: Operands, entry: Entry) -> str:
+    """What the kernel gives for a row that is masked whole, where the graph gives another thing."""
+    own = at.attr("empty_rows")
+    if entry.empty_rows is None or not at.attr("mask") or own == entry.empty_rows:
+        return ""
+    return f"a fully masked row gives {entry.empty_rows} here, {own} in the graph"
