@@ -1,0 +1,231 @@
+"""A graph as an ONNX model: what the file had is used again, only what changed is made new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import onnx
+from onnx import helper
+
+from fuse.ir import Graph, Op, Tensor, leaves
+from fuse.lowering import dims
+from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part
+from fuse.lowering.scope import Names, Scope
+from fuse.lowering.tensors import Place, is_external, sparse
+from fuse.types import FuseError
+
+#: Initializers need not be graph inputs from this version of the IR on.
+_FREE_INITIALIZERS_IR = 4
+_MODEL_REMADE = frozenset({"graph", "functions", "metadata_props", "opset_import"})
+_GRAPH_REMADE = frozenset(
+    {"node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"}
+)
+
+
+class Lowered(NamedTuple):
+    """A model whose own graph's initializers stand apart, so that a file can be written without
+    a second copy of the weights."""
+
+    model: onnx.ModelProto
+    initializers: list[onnx.TensorProto]
+
+
+def lowered(graph: Graph, rules: Mapping[str, str], place: Place, version: str) -> Lowered:
+    """The model of a graph. rules: path of a fused op -> the rule that made it."""
+    source = graph.base.model.proto
+    if not isinstance(source, onnx.ModelProto):
+        raise FuseError(f"model {graph.base.model.name} was not loaded from onnx, so it cannot be saved")
+    writer = _Writer(graph, rules, place)
+    model = onnx.ModelProto()
+    _copy_fields(source, model, _MODEL_REMADE)
+    initializers = writer.graph(graph, source.graph, model.graph, None)
+    _finish(model, source, writer.functions, initializers, version)
+    return Lowered(model, initializers)
+
+
+def _finish(
+    model: onnx.ModelProto,
+    source: onnx.ModelProto,
+    functions: Functions,
+    initializers: list[onnx.TensorProto],
+    version: str,
+) -> None:
+    model.opset_import.extend(o for o in source.opset_import if o.domain != DOMAIN)
+    if functions.protos:
+        model.functions.extend(functions.protos)
+        model.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
+        model.ir_version = max(model.ir_version, IR_VERSION)
+    if model.ir_version < _FREE_INITIALIZERS_IR:
+        inputs = {value.name for value in model.graph.input}
+        if any(tensor.name not in inputs for tensor in initializers):
+            model.ir_version = _FREE_INITIALIZERS_IR
+    model.metadata_props.extend(p for p in source.metadata_props if p.key != "fuse.version")
+    model.metadata_props.add(key="fuse.version", value=version)
+
+
+def _copy_fields(source: Any, target: Any, without: frozenset[str]) -> None:
+    """Every field that is set, but those that are made anew."""
+    for field, value in source.ListFields():
+        if field.name in without:
+            continue
+        if isinstance(value, str | int | float | bytes):
+            setattr(target, field.name, value)
+        elif hasattr(value, "MergeFrom") and not hasattr(value, "extend"):
+            getattr(target, field.name).MergeFrom(value)
+        else:
+            getattr(target, field.name).extend(value)
+
+
+class _Writer:
+    """One model being written: what its graphs share."""
+
+    def __init__(self, graph: Graph, rules: Mapping[str, str], place: Place) -> None:
+        self._rules, self._place = rules, place
+        self._names = Names(graph)
+        self.functions = Functions(graph.base.model.opsets)
+
+    def graph(
+        self, graph: Graph, source: onnx.GraphProto, target: onnx.GraphProto, outer: Scope | None
+    ) -> list[onnx.TensorProto]:
+        """Fill `target` from the graph, all but its initializers, which are returned."""
+        scope = Scope(graph, self._names, outer)
+        nodes = list(self._nodes(scope))
+        _copy_fields(source, target, _GRAPH_REMADE)
+        target.input.extend(_named(source.input, [scope.name(v) for v in graph.base.inputs]))
+        outputs, passed = self._outputs(scope)
+        target.output.extend(_named(source.output, outputs))
+        target.node.extend(nodes)
+        target.node.extend(passed)
+        self._annotate(source, target, outer is None)
+        return self._initializers(scope, target)
+
+    def _initializers(self, scope: Scope, target: onnx.GraphProto) -> list[onnx.TensorProto]:
+        """The constants that are read, and defaults of inputs; the sparse ones go to the target now."""
+        base = scope.graph.base
+        named = [(scope.name(path), tensor) for path, tensor in base.overridable.items()]
+        named += [(name, base.constants[path]) for path, name in scope.read.items()]
+        dense = []
+        for name, tensor in named:
+            if isinstance(tensor.proto, onnx.SparseTensorProto):
+                target.sparse_initializer.append(sparse(name, tensor.proto))
+            else:
+                dense.append(self._place(name, tensor))
+        return dense
+
+    def _outputs(self, scope: Scope) -> tuple[list[str], list[onnx.NodeProto]]:
+        """Names of the outputs, and an Identity for each that a body may not return as it is.
+
+        A body's output is known by its place, not its name: it can be a value that the lift found
+        equal. But runtimes refuse a body that returns a value of an enclosing graph, or one value twice.
+        """
+        names: list[str] = []
+        passed: list[onnx.NodeProto] = []
+        for path in scope.graph.base.outputs:
+            name = scope.name(path)
+            if scope.outer is not None and (name in names or not scope.owns(path)):
+                given = self._names.fresh(f"{name}_returned")
+                passed.append(helper.make_node("Identity", [name], [given], given))
+                name = given
+            names.append(name)
+        return names, passed
+
+    def _annotate(self, source: onnx.GraphProto, target: onnx.GraphProto, whole: bool) -> None:
+        """Keep the types and quantization notes of values that still exist: the others mislead runtimes."""
+        if not (source.value_info or source.quantization_annotation):
+            return
+        standing = {name for node in target.node for name in node.output}
+        target.value_info.extend(v for v in source.value_info if v.name in standing)
+        if whole:
+            target.quantization_annotation.extend(
+                a for a in source.quantization_annotation if a.tensor_name in standing
+            )
+
+    # ---- nodes ---------------------------------------------------------------------------------
+    def _nodes(self, scope: Scope) -> Iterator[onnx.NodeProto]:
+        """The nodes of a graph, in order."""
+        shapes = dims.DimsWriter(self._names.fresh)
+        for op in scope.graph.slots:
+            if op is None:
+                continue
+            if op.placements:
+                raise FuseError(f"{op.kind} {op.path} has a placement, which has no onnx form")
+            if not op.parts:
+                yield from self._leaf(op, scope, shapes)
+                continue
+            members = sorted(leaves(op), key=lambda leaf: leaf.slot)
+            if any(leaf.bodies for leaf in members):
+                # A function's body sees no value around it, but an If's branches read them by name.
+                for leaf in members:
+                    yield from self._leaf(leaf, scope, shapes)
+            else:
+                yield self._call(op, members, scope)
+
+    def _leaf(self, op: Op, scope: Scope, shapes: dims.DimsWriter) -> Iterable[onnx.NodeProto]:
+        if op.kind == dims.KIND:
+            inputs = [scope.name(value) for value in op.inputs]
+            return shapes.expand(op, inputs, scope.name(op.path), scope.graph.type(op.path))
+        part = self._part(op, scope)
+        node = part.node
+        inputs = [scope.name(value) for value in part.reads]
+        outputs = [scope.name(value) for value in op.outputs]
+        bodies = op.bodies if op.attrs else {}
+        if node.input == inputs and node.output == outputs and not bodies:
+            return (node,)
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.input[:] = inputs
+        changed.output[:] = outputs
+        for attribute in changed.attribute:
+            if attribute.name in bodies:
+                original = next(a.g for a in node.attribute if a.name == attribute.name)
+                attribute.g.Clear()
+                initializers = self.graph(bodies[attribute.name], original, attribute.g, scope)
+                attribute.g.initializer.extend(initializers)
+        return (changed,)
+
+    def _part(self, op: Op, scope: Scope) -> Part:
+        """A leaf, its node, and the value behind each of the node's inputs."""
+        node = scope.graph.base.nodes[op.slot]
+        assert isinstance(node, onnx.NodeProto)
+        outside = {key: t for key, t in op.attrs.items() if isinstance(t, Tensor) and is_external(t.proto)}
+        if outside:
+            moved = onnx.NodeProto()
+            moved.CopyFrom(node)
+            for attribute in moved.attribute:
+                if attribute.name in outside:
+                    attribute.t.CopyFrom(self._place(attribute.t.name, outside[attribute.name]))
+            node = moved
+        return Part(op, node, op.inputs)
+
+    def _call(self, op: Op, members: list[Op], scope: Scope) -> onnx.NodeProto:
+        """A fused op as a call of its function, with what it stands for in its metadata."""
+        parts = [self._part(leaf, scope) for leaf in members]
+        call = self.functions.call(op, parts, scope.graph.type)
+        path = next(filter(None, op.outputs))
+        anchor = next(part for part in reversed(parts) if path in part.op.outputs)
+        node = onnx.NodeProto(op_type=call.function, domain=DOMAIN, name=op.name or anchor.op.name)
+        node.input.extend(scope.name(value) for value in call.inputs)
+        node.output.extend(scope.name(value) for value in op.outputs if value)
+        replaced = [anchor, *(part for part in parts if part is not anchor)]
+        node.metadata_props.add(key="fuse.fused", value=", ".join(map(_described, replaced)))
+        if path in self._rules:
+            node.metadata_props.add(key="fuse.rule", value=self._rules[path])
+        node.metadata_props.add(key="fuse.class", value=op.kind)
+        return node
+
+
+def _described(part: Part) -> str:
+    """Op type and name of a node, as people find it in their model."""
+    return f"{part.node.op_type} {part.node.name}".rstrip()
+
+
+def _named(values: Iterable[onnx.ValueInfoProto], names: Iterable[str]) -> Iterator[onnx.ValueInfoProto]:
+    """The declarations of a graph's inputs or outputs under the names they have now."""
+    for value, name in zip(values, names, strict=True):
+        if value.name != name:
+            renamed = onnx.ValueInfoProto()
+            renamed.CopyFrom(value)
+            renamed.name = name
+            value = renamed
+        yield value
