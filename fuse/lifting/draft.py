@@ -1,0 +1,176 @@
+"""A graph of the file, read once: its names, its nodes in topological order, its bodies.
+
+Reading checks what can be checked without types: who makes which value, that nothing is made twice,
+that there is no cycle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, NamedTuple
+
+import onnx
+
+from fuse.ir import Tensor
+from fuse.lifting.attributes import read_attributes
+from fuse.lifting.tensors import Weights, make_sparse, make_tensor
+from fuse.types import FuseError
+
+
+class Node(NamedTuple):
+    """One node. `bodies` are the attributes that hold a Draft; `reads` is what it reads, also there."""
+
+    kind: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: dict[str, Any]
+    bodies: tuple[str, ...]
+    reads: tuple[str, ...]
+    proto: onnx.NodeProto
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name or next(filter(None, self.outputs), '')!r}"
+
+
+class Draft:
+    """One graph of the file, or a body in it; all names are still the file's."""
+
+    def __init__(self, proto: onnx.GraphProto, prefix: str, where: str) -> None:
+        self.proto, self.prefix, self.where = proto, prefix, where
+        self.inputs = tuple(value.name for value in proto.input)
+        self.outputs = tuple(value.name for value in proto.output)
+        self.constants: dict[str, Tensor] = {}
+        self.nodes: list[Node] = []
+        #: value -> the place of its node in `nodes`, as the file has them
+        self.made: dict[str, int] = {}
+        #: what the graph reads of the graphs around it, in order
+        self.free: dict[str, None] = {}
+        #: nodes that do not stand where the file has them
+        self.moved = 0
+
+
+def read_graph(proto: onnx.GraphProto, weights: Weights, prefix: str = "", where: str = "") -> Draft:
+    """Read a graph with its bodies. where: how errors name it, "" for the whole model's graph."""
+    draft = Draft(proto, prefix, where)
+    _read_constants(draft, weights)
+    for node in proto.node:
+        _read_node(draft, node, weights)
+    _check_names(draft)
+    own = draft.constants.keys() | set(draft.inputs)
+    for node in draft.nodes:
+        draft.free.update((v, None) for v in node.reads if v and v not in draft.made and v not in own)
+    draft.free.update((v, None) for v in draft.outputs if v not in draft.made and v not in own)
+    _sort(draft)
+    return draft
+
+
+def _read_constants(draft: Draft, weights: Weights) -> None:
+    for tensor in draft.proto.initializer:
+        _add_constant(draft, make_tensor(tensor, tensor.name, weights))
+    for sparse in draft.proto.sparse_initializer:
+        _add_constant(draft, make_sparse(sparse, sparse.values.name, weights))
+
+
+def _add_constant(draft: Draft, tensor: Tensor) -> None:
+    if not tensor.name:
+        raise FuseError(f"an initializer{draft.where} has no name")
+    if tensor.name in draft.constants:
+        raise FuseError(f"initializer {tensor.name!r} is given twice{draft.where}")
+    draft.constants[tensor.name] = tensor
+    tensor.name = draft.prefix + tensor.name
+
+
+def _read_node(draft: Draft, proto: onnx.NodeProto, weights: Weights) -> None:
+    kind, domain, name = proto.op_type, proto.domain, proto.name
+    outputs = tuple(proto.output)
+    if not kind:
+        raise FuseError(f"node {name or next(iter(outputs), '')!r} has no op_type{draft.where}")
+    path = next(filter(None, outputs), None)
+    if path is None:
+        raise FuseError(f"{kind} {name!r} has no outputs{draft.where}")
+    if domain and domain != "ai.onnx":
+        kind = f"{domain}.{kind}"
+    inputs = tuple(proto.input)
+    attrs: dict[str, Any] = {}
+    bodies: tuple[str, ...] = ()
+    reads = inputs
+    attributes = proto.attribute
+    if attributes:
+        path = draft.prefix + path
+        attrs = read_attributes(attributes, path, weights)
+        for key, value in attrs.items():
+            if isinstance(value, onnx.GraphProto):
+                where = f" in {key} of {kind} {name or path!r}"
+                body = read_graph(value, weights, f"{path}/{key}:", where)
+                attrs[key] = body
+                bodies += (key,)
+                reads += tuple(body.free)
+    draft.nodes.append(Node(kind, name, inputs, outputs, attrs, bodies, reads, proto))
+
+
+def _check_names(draft: Draft) -> None:
+    inputs: set[str] = set()
+    for value in draft.inputs:
+        if not value:
+            raise FuseError(f"a graph input has no name{draft.where}")
+        if value in inputs:
+            raise FuseError(f"graph input {value!r} is given twice{draft.where}")
+        inputs.add(value)
+    made, constants = draft.made, draft.constants
+    for at, node in enumerate(draft.nodes):
+        for value in node.outputs:
+            if not value:
+                continue
+            if value in made:
+                raise FuseError(f"{draft.nodes[made[value]]} and {node} both make {value!r}{draft.where}")
+            if value in inputs:
+                raise FuseError(f"{node} makes {value!r}, which is a graph input{draft.where}")
+            if value in constants:
+                raise FuseError(f"{node} makes {value!r}, which is an initializer{draft.where}")
+            made[value] = at
+
+
+def _sort(draft: Draft) -> None:
+    """Bring the nodes into topological order; where they are in one already, they stay."""
+    made, nodes = draft.made, draft.nodes
+    for at, node in enumerate(nodes):
+        for value in node.reads:
+            if made.get(value, -1) >= at:
+                break
+        else:
+            continue
+        break
+    else:
+        return
+    waits = [0] * len(nodes)
+    followers: list[list[int]] = [[] for _ in nodes]
+    for at, node in enumerate(nodes):
+        before = {made[value] for value in node.reads if value in made}
+        waits[at] = len(before)
+        for first in before:
+            followers[first].append(at)
+    ready = [at for at, count in enumerate(waits) if not count]
+    order: list[int] = []
+    while ready:
+        at = heapq.heappop(ready)
+        order.append(at)
+        for following in followers[at]:
+            waits[following] -= 1
+            if not waits[following]:
+                heapq.heappush(ready, following)
+    if len(order) < len(nodes):
+        raise FuseError(f"the graph has a cycle through {_on_cycle(draft, waits)}{draft.where}")
+    draft.nodes = [nodes[at] for at in order]
+    draft.moved = sum(place != at for place, at in enumerate(order))
+
+
+def _on_cycle(draft: Draft, waits: list[int]) -> Node:
+    """A node on a cycle: walk back from a node that never got ready until one comes again."""
+    at = next(at for at, count in enumerate(waits) if count)
+    seen: set[int] = set()
+    while at not in seen:
+        seen.add(at)
+        reads = (draft.made[value] for value in draft.nodes[at].reads if value in draft.made)
+        at = next(before for before in reads if waits[before])
+    return draft.nodes[at]

@@ -1,0 +1,74 @@
+"""Local functions, inlined before anything else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import inliner
+
+from fuse.types import FuseError
+
+#: (domain, name, overload) of a function, as a node calls it.
+Key = tuple[str, str, str]
+
+
+def inline(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """The model without local functions, and how many calls its graph made to them.
+
+    Errors: a function that calls itself, directly or through others; one whose opset the model's
+    own cannot express.
+    """
+    functions: dict[Key, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in functions:
+            raise FuseError(f"function {_label(key)} is given twice")
+        functions[key] = function
+    calls = sum(key in functions for key in _called(model.graph.node))
+    if not calls:
+        return model, 0
+    _refuse_recursion({key: [k for k in _called(f.node) if k in functions] for key, f in functions.items()})
+    try:
+        flat = inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError) as error:
+        raise FuseError(f"the local functions cannot be inlined: {' '.join(str(error).split())}") from error
+    left = next((key for key in _called(flat.graph.node) if key in functions), None)
+    if left is not None:
+        raise FuseError(f"function {_label(left)} is of another opset and cannot be converted to the model's")
+    return flat, calls
+
+
+def _label(key: Key) -> str:
+    return repr(f"{key[0]}.{key[1]}" + (f":{key[2]}" if key[2] else ""))
+
+
+def _called(nodes: object) -> Iterator[Key]:
+    """What every node calls, the nodes of bodies included."""
+    waiting = [nodes]
+    while waiting:
+        for node in waiting.pop():  # type: ignore[attr-defined]
+            yield node.domain, node.op_type, node.overload
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g.node)
+                waiting.extend(graph.node for graph in attribute.graphs)
+
+
+def _refuse_recursion(calls: dict[Key, list[Key]]) -> None:
+    done: set[Key] = set()
+    for root in calls:
+        path: list[tuple[Key, Iterator[Key]]] = [] if root in done else [(root, iter(calls[root]))]
+        on_path = {root}
+        while path:
+            key, rest = path[-1]
+            following = next((k for k in rest if k not in done), None)
+            if following is None:
+                path.pop()
+                on_path.discard(key)
+                done.add(key)
+            elif following in on_path:
+                raise FuseError(f"function {_label(following)} calls itself")
+            else:
+                path.append((following, iter(calls[following])))
+                on_path.add(following)
