@@ -55,7 +55,7 @@ _TABLE = (
     ),
     Code(
         "operand",
-        "an operand is not what the pattern wants: not a constant, another number, rank, element type or shape",
+        "an operand is not what the pattern wants: not a constant, another number, rank, type or shape",
         "the operand, or the operator that takes it",
         "A weight, a scale or an epsilon must be known when the model loads. Export with parameters "
         "as initializers and not as inputs (export_params=True, keep_initializers_as_inputs=False); "

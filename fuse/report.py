@@ -11,7 +11,7 @@ from fuse.record import Record
 from fuse.report_absorbed import absorbers
 from fuse.report_bytes import size_text
 from fuse.report_place import Places
-from fuse.report_query import Found, Group
+from fuse.report_query import Found, Group, counts, grouped, nearest
 from fuse.report_rows import (
     Check,
     ChipId,
@@ -51,6 +51,9 @@ __all__ = [
     "Saves",
     "Totals",
     "build",
+    "counts",
+    "grouped",
+    "nearest",
 ]
 
 

@@ -60,9 +60,10 @@ def counts(steps: Iterable[str], rows: Iterable[Decision]) -> dict[str, dict[str
 
 
 class Group(NamedTuple):
-    """Decisions of one rule, class, outcome, cause and structure, over the layers of a model.
+    """Decisions of one rule, class, outcome, cause and structure, over the layers of a model, all
+    taken in by another decision or none.
 
-    saves of all of them together; launches is None where no place's is known.
+    launches, bytes: what all of them save together; None where no place's is known.
     """
 
     rule: str
@@ -84,7 +85,7 @@ def grouped(rows: Iterable[Decision]) -> tuple[Group, ...]:
     table: dict[tuple[object, ...], list[Decision]] = {}
     for row in rows:
         codes = tuple(reason.code for reason in row.reasons)
-        key = (row.rule, row.builds, row.kind, codes, row.group, row.kinds)
+        key = (row.rule, row.builds, row.kind, codes, row.group, row.kinds, row.absorbed_by is None)
         table.setdefault(key, []).append(row)
     groups = []
     for members in table.values():
