@@ -11,7 +11,6 @@ fuse.class   the class it is of
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,11 +120,5 @@ def _check_target(target: Path, model: Model) -> None:
     if model.folder is None or not target.exists():
         return
     for candidate in {target, Path(os.path.realpath(target))}:
-        beside = os.path.samefile(candidate.parent, model.folder) and candidate.stem == model.name
-        if beside and _digest(candidate) == model.sha256:
-            raise FuseError(f"cannot write {target}: it is the model that was loaded")
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if candidate.stem == model.name and candidate.parent.samefile(model.folder):
+            raise FuseError(f"cannot write {target}: the model was loaded from there")

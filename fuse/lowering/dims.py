@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from fuse.ir import Op
-from fuse.types import DTYPE_NUMBERS, Dim, FuseError, Type
+from fuse.types import Dim, FuseError
 
 KIND = "fuse.Dims"
 
@@ -27,26 +27,20 @@ class DimsWriter:
         self._fresh = fresh
         self._written: dict[tuple[object, ...], str] = {}
 
-    def expand(self, op: Op, inputs: Sequence[str], output: str, type: Type) -> list[onnx.NodeProto]:
-        """The nodes that compute an op's dims into `output`.
+    def expand(self, op: Op, inputs: Sequence[str], output: str) -> list[onnx.NodeProto]:
+        """The nodes that compute an op's dims into `output`, an int64 vector.
 
         op.attrs: dims, the elements; homes, (symbol, input index, axis) for each symbol in them.
-        inputs: the names of op.inputs here. type: of the result, a vector or a single number.
+        inputs: the names of op.inputs here.
         """
         homes = {symbol: (inputs[index], axis) for symbol, index, axis in op.attrs["homes"]}
         nodes: list[onnx.NodeProto] = []
         elements = [self._dim(dim, homes, nodes, op) for dim in op.attrs["dims"]]
-        steps: list[tuple[str, dict[str, int]]] = [("Concat", {"axis": 0})]
-        if type.dims == ():
-            steps.append(("Squeeze", {}))
-        if type.dtype not in ("i64", ""):
-            steps.append(("Cast", {"to": DTYPE_NUMBERS[type.dtype]}))
-        for number, (kind, attrs) in enumerate(steps, 1):
-            last = number == len(steps)
-            made = output if last else self._fresh(f"{output}_{kind.lower()}")
-            name = (op.name or output) if last else made
-            nodes.append(helper.make_node(kind, elements, [made], name, **attrs))
-            elements = [made]
+        name = op.name or output
+        if elements:
+            nodes.append(helper.make_node("Concat", elements, [output], name, axis=0))
+        else:
+            nodes.append(_integers([], output, name))
         return nodes
 
     def _dim(self, dim: Dim, homes: dict[str, tuple[str, int]], nodes: list[onnx.NodeProto], op: Op) -> str:
@@ -66,8 +60,7 @@ class DimsWriter:
 
     def _number(self, value: int, nodes: list[onnx.NodeProto]) -> str:
         def make(name: str) -> onnx.NodeProto:
-            tensor = helper.make_tensor("", onnx.TensorProto.INT64, [1], [value])
-            return helper.make_node("Constant", [], [name], name, value=tensor)
+            return _integers([value], name, name)
 
         return self._once(("Constant", value), f"fuse_dim_{value}".replace("-", "minus_"), make, nodes)
 
@@ -105,3 +98,8 @@ class DimsWriter:
             name = self._written[key] = self._fresh(wanted)
             nodes.append(make(name))
         return name
+
+
+def _integers(values: list[int], output: str, name: str) -> onnx.NodeProto:
+    tensor = helper.make_tensor("", onnx.TensorProto.INT64, [len(values)], values)
+    return helper.make_node("Constant", [], [output], name, value=tensor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import onnx
@@ -17,7 +17,7 @@ from onnx import helper
 from fuse.classes import CLASSES
 from fuse.ir import Op
 from fuse.lowering import dims
-from fuse.types import FuseError, Type
+from fuse.types import FuseError
 
 DOMAIN = "fuse"
 DOMAIN_VERSION = 1
@@ -50,7 +50,6 @@ class _Line(NamedTuple):
     attrs: bytes
     inputs: Labels
     outputs: Labels
-    type: Type | None
 
 
 class _Structure(NamedTuple):
@@ -69,9 +68,9 @@ class Functions:
         self._used: set[str] = set()
         self.protos: list[onnx.FunctionProto] = []
 
-    def call(self, op: Op, parts: Sequence[Part], type_of: Callable[[str], Type]) -> Call:
+    def call(self, op: Op, parts: Sequence[Part]) -> Call:
         """The function that computes a fused op from its leaves, made if it is the first of its kind."""
-        structure, inputs = _structure(op, parts, type_of)
+        structure, inputs = _structure(op, parts)
         name = self._names.get(structure)
         if name is None:
             name = self._names[structure] = self._name(structure)
@@ -91,9 +90,8 @@ class Functions:
         labels = {label for line in structure.lines for label in line.outputs} | set(structure.inputs)
         shapes = dims.DimsWriter(lambda wanted: _free(wanted, labels))
         for line, part in zip(structure.lines, parts, strict=True):
-            if line.type is not None:
-                bare = part.op._replace(name="")
-                nodes += shapes.expand(bare, line.inputs, line.outputs[0], line.type)
+            if line.kind == dims.KIND:
+                nodes += shapes.expand(part.op._replace(name=""), line.inputs, line.outputs[0])
                 continue
             node = onnx.NodeProto(op_type=line.kind, domain=line.domain)
             node.input.extend(line.inputs)
@@ -114,9 +112,7 @@ def _free(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _structure(
-    op: Op, parts: Sequence[Part], type_of: Callable[[str], Type]
-) -> tuple[_Structure, tuple[str, ...]]:
+def _structure(op: Op, parts: Sequence[Part]) -> tuple[_Structure, tuple[str, ...]]:
     """What a fused op computes, free of the names of its values, and what its call reads."""
     inputs = _stripped(op.inputs)
     formals = _operand_names(op.kind, len(inputs))
@@ -138,21 +134,21 @@ def _structure(
             if value:
                 labels[value] = f"t{locals_made}"
                 locals_made += 1
-        lines.append(_line(part, labels, type_of))
+        lines.append(_line(part, labels))
     outputs = tuple(labels[value] for value in op.outputs if value)
     return _Structure(op.kind, tuple(formals), outputs, tuple(lines)), tuple(inputs)
 
 
-def _line(part: Part, labels: Mapping[str, str], type_of: Callable[[str], Type]) -> _Line:
+def _line(part: Part, labels: Mapping[str, str]) -> _Line:
     op, node = part.op, part.node
     reads = tuple(labels[value] for value in part.reads)
     writes = tuple(labels[value] for value in op.outputs)
     if op.kind == dims.KIND:
         attrs = repr((op.attrs["dims"], op.attrs["homes"])).encode()
-        return _Line(dims.KIND, "", attrs, reads, writes, type_of(op.path))
+        return _Line(dims.KIND, "", attrs, reads, writes)
     domain = "" if node.domain == "ai.onnx" else node.domain
     attrs = b"".join(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-    return _Line(node.op_type, domain, attrs, reads, writes, None)
+    return _Line(node.op_type, domain, attrs, reads, writes)
 
 
 def _stripped(inputs: Sequence[str]) -> list[str]:

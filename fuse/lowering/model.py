@@ -92,7 +92,9 @@ class _Writer:
         scope = Scope(graph, self._names, outer)
         nodes = list(self._nodes(scope))
         _copy_fields(source, target, _GRAPH_REMADE)
-        target.input.extend(_named(source.input, [scope.name(v) for v in graph.base.inputs]))
+        declared = {value.name: value for value in source.input}
+        inputs = [declared[path[len(graph.base.prefix) :]] for path in graph.base.inputs]
+        target.input.extend(_named(inputs, [scope.name(path) for path in graph.base.inputs]))
         outputs, passed = self._outputs(scope)
         target.output.extend(_named(source.output, outputs))
         target.node.extend(nodes)
@@ -162,10 +164,13 @@ class _Writer:
                 yield self._call(op, members, scope)
 
     def _leaf(self, op: Op, scope: Scope, shapes: dims.DimsWriter) -> Iterable[onnx.NodeProto]:
+        reads = op.inputs
         if op.kind == dims.KIND:
-            inputs = [scope.name(value) for value in op.inputs]
-            return shapes.expand(op, inputs, scope.name(op.path), scope.graph.type(op.path))
-        part = self._part(op, scope)
+            measured = _measured(op, scope.graph)
+            if measured is None:
+                return shapes.expand(op, [scope.name(value) for value in reads], scope.name(op.path))
+            reads = (measured,)
+        part = self._part(op, scope, reads)
         node = part.node
         inputs = [scope.name(value) for value in part.reads]
         outputs = [scope.name(value) for value in op.outputs]
@@ -184,7 +189,7 @@ class _Writer:
                 attribute.g.initializer.extend(initializers)
         return (changed,)
 
-    def _part(self, op: Op, scope: Scope) -> Part:
+    def _part(self, op: Op, scope: Scope, reads: tuple[str, ...]) -> Part:
         """A leaf, its node, and the value behind each of the node's inputs."""
         node = scope.graph.base.nodes[op.slot]
         assert isinstance(node, onnx.NodeProto)
@@ -196,12 +201,12 @@ class _Writer:
                 if attribute.name in outside:
                     attribute.t.CopyFrom(self._place(attribute.t.name, outside[attribute.name]))
             node = moved
-        return Part(op, node, op.inputs)
+        return Part(op, node, reads)
 
     def _call(self, op: Op, members: list[Op], scope: Scope) -> onnx.NodeProto:
         """A fused op as a call of its function, with what it stands for in its metadata."""
-        parts = [self._part(leaf, scope) for leaf in members]
-        call = self.functions.call(op, parts, scope.graph.type)
+        parts = [self._part(leaf, scope, leaf.inputs) for leaf in members]
+        call = self.functions.call(op, parts)
         path = next(filter(None, op.outputs))
         anchor = next(part for part in reversed(parts) if path in part.op.outputs)
         node = onnx.NodeProto(op_type=call.function, domain=DOMAIN, name=op.name or anchor.op.name)
@@ -213,6 +218,19 @@ class _Writer:
             node.metadata_props.add(key="fuse.rule", value=self._rules[path])
         node.metadata_props.add(key="fuse.class", value=op.kind)
         return node
+
+
+def _measured(op: Op, graph: Graph) -> str | None:
+    """The value whose shape a `fuse.Dims` op is, where it stands before the op: then the file's own
+    Shape says the same in one node."""
+    base = graph.base
+    node = base.nodes[op.slot]
+    assert isinstance(node, onnx.NodeProto)
+    value = base.prefix + node.input[0]
+    maker = graph.producer(value)
+    if maker is not None:
+        return value if value in maker.outputs and maker.slot < graph.into[op.slot] else None
+    return value if value in base.inputs or value in base.constants else None
 
 
 def _described(part: Part) -> str:
