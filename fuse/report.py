@@ -9,7 +9,6 @@ from pathlib import PurePosixPath, PureWindowsPath
 from fuse.ir import Graph, Model, Op
 from fuse.record import Record
 from fuse.report_absorbed import absorbers
-from fuse.report_bytes import size_text
 from fuse.report_place import Places
 from fuse.report_query import Found, Group, counts, grouped, nearest
 from fuse.report_rows import (
@@ -29,7 +28,9 @@ from fuse.report_rows import (
     Saves,
     Totals,
 )
-from fuse.report_totals import FREE_VIEWS, kinds, totals
+from fuse.report_saves import FREE_VIEWS, Ledger
+from fuse.report_totals import kinds, totals
+from fuse.version import VERSION
 
 __all__ = [
     "FREE_VIEWS",
@@ -66,7 +67,7 @@ def build(
     chip_sha256: str,
     held: Sequence[str],
     steps: Sequence[str],
-    made_by: str,
+    made_by: str = f"fuse {VERSION}",
     marks: Mapping[str, Sequence[str]] | None = None,
 ) -> Report:
     """The report of one compile.
@@ -76,7 +77,7 @@ def build(
     lets the report say that a model has none of them.
     """
     rows = sorted(records, key=lambda record: record.number)
-    decisions = _decisions(rows, _output_names(before))
+    decisions = _decisions(rows, before)
     present = {*kinds(before), *kinds(after), *(row.builds for row in rows)}
     absent = tuple(rule for rule, wanted in (marks or {}).items() if not present.intersection(wanted))
     return Report(
@@ -108,11 +109,13 @@ def _output_names(graph: Graph) -> dict[str, str]:
     return {op.path: op.name for one in (graph, *graph.bodies()) for op in one.base.lifted if op.name}
 
 
-def _decisions(rows: Sequence[Record], names: Mapping[str, str]) -> tuple[Decision, ...]:
+def _decisions(rows: Sequence[Record], before: Graph) -> tuple[Decision, ...]:
     """The rows of the report; equal parts of them are one object."""
     paths = [tuple(map(path_of, row.ops)) for row in rows]
     ids = _ids(rows, paths)
     above = absorbers(rows)
+    names = _output_names(before)
+    ledger = Ledger(before, rows)
     shared = _Shared()
     places = Places()
     decisions = []
@@ -130,7 +133,7 @@ def _decisions(rows: Sequence[Record], names: Mapping[str, str]) -> tuple[Decisi
                 kinds=shared.kinds(tuple([op.kind for op in row.ops])),
                 names=named,
                 group=places.group(named or paths[n], names.get(row.root, row.root)),
-                saves=shared.saves(row.launches, row.bytes),
+                saves=ledger.of(row),
                 realizes=row.realizes,
                 kernel=row.kernel,
                 evidence=row.evidence,
@@ -145,18 +148,10 @@ class _Shared:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._saves: dict[tuple[int, object], Saves] = {}
         self._refused: dict[tuple[object, ...], Refused] = {}
 
     def kinds(self, kinds: tuple[str, ...]) -> tuple[str, ...]:
         return self._kinds.setdefault(kinds, kinds)
-
-    def saves(self, launches: int, size: object) -> Saves:
-        found = self._saves.get((launches, size))
-        if found is None:
-            found = Saves(launches=launches, bytes=size_text(size))
-            self._saves[launches, size] = found
-        return found
 
     def outcome(self, row: Record, above: str | None) -> Fired | Held | Refused | NearMiss:
         if row.outcome == "fired":
