@@ -1,0 +1,132 @@
+"""Attention: softmax(scale q k^T, capped and masked) v, whatever axes its operands come in.
+
+A layout is axes separated by spaces, each one letter or several joined: b batch, h heads, s rows,
+d width, 1 an axis of one. Inside, everything is [b, h, s, d] and scores are [b, h, s, t].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fuse.types import FuseError
+from reference.definitions.case import Array, Case, Definition, exact
+
+_ORDER = "bhsd"
+
+
+def opened(x: Array, layout: str, heads: int) -> Array:
+    """x as [b, h, s, d]. heads: of this operand, to split a joined axis; 0 leaves it to be a batch."""
+    axes = layout.split()
+    if len(axes) != x.ndim:
+        raise FuseError(f"the layout {layout!r} has {len(axes)} axes, its operand has {x.ndim}")
+    letters, sizes = "", []
+    for axis, size in zip(axes, x.shape, strict=True):
+        if axis == "1":
+            continue
+        if set(axis) - set(_ORDER):
+            raise FuseError(f"the layout {layout!r} has an axis {axis!r}")
+        if len(axis) == 1 or (not heads and "h" in axis):
+            letters += axis.replace("h", "") if len(axis) > 1 else axis
+            sizes.append(size)
+            continue
+        letters += axis
+        sizes += _parted(axis, size, heads, layout)
+    missing = [letter for letter in _ORDER if letter not in letters]
+    y = x.reshape(*sizes, *(1,) * len(missing))
+    letters += "".join(missing)
+    return y.transpose([letters.index(letter) for letter in _ORDER])
+
+
+def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
+    """The sizes of the letters of a joined axis that has the heads in it."""
+    if len(axis) != 2 or "h" not in axis or size % heads:
+        raise FuseError(f"the axis {axis!r} of {layout!r} with {size} elements does not part into {heads} heads")
+    return [heads if letter == "h" else size // heads for letter in axis]
+
+
+def closed(y: Array, layout: str) -> Array:
+    """[b, h, s, d] in a layout; an axis that the layout has not is one."""
+    axes = layout.split()
+    letters = [letter for axis in axes for letter in axis if letter != "1"]
+    gone = [letter for letter in _ORDER if letter not in letters]
+    sizes = dict(zip(_ORDER, y.shape, strict=True))
+    if any(sizes[letter] != 1 for letter in gone):
+        raise FuseError(f"the layout {layout!r} leaves out an axis of more than one")
+    y = y.transpose([_ORDER.index(letter) for letter in [*letters, *gone]])
+    return y.reshape([int(np.prod([sizes[n] for n in axis if n != "1"], dtype=np.int64)) for axis in axes])
+
+
+def shared(x: Array, heads: int, batch: int, groups: int) -> Array:
+    """Key heads repeated for the query heads that share each; where heads are the batch, that."""
+    if groups == 1:
+        return x
+    if x.shape[1] * groups == heads:
+        return np.repeat(x, groups, axis=1)
+    if x.shape[0] * groups == batch:
+        return np.repeat(x, groups, axis=0)
+    raise FuseError(f"{x.shape[1]} key heads in groups of {groups} do not make {heads} query heads")
+
+
+def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
+    """The scores after the entries of `mask`, the innermost (last) first.
+
+    A sum is rounded to the operand's type: a very negative bias swallows the score in it.
+    """
+    entries = tuple(case["mask"])
+    layouts = tuple(case["mask_layouts"]) or ("",) * len(masks)
+    places = iter(reversed(list(zip(masks, layouts, strict=True))))
+    fills = iter(reversed(tuple(case["fill"])))
+    if case["softcap"] and "cap" not in entries:
+        scores = _capped(scores, case["softcap"])
+    for entry in reversed(entries):
+        if entry == "cap":
+            scores = _capped(scores, case["softcap"])
+            continue
+        mask, layout = next(places)
+        fold = scores.shape
+        if layout:
+            scores = scores.reshape(-1, *fold[2:])
+        if entry == "add":
+            scores = exact((scores + exact(mask)).astype(mask.dtype))
+        elif entry == "divide":
+            scores = scores / exact(mask)
+        elif entry in ("keep", "drop"):
+            scores = np.where(mask.astype(np.bool_) == (entry == "keep"), scores, float(next(fills)))
+        else:
+            raise FuseError(f"a mask entry is add, keep, drop, cap or divide, got {entry!r}")
+        if layout:
+            scores = scores.reshape(*fold[:2], *scores.shape[1:])
+    return scores
+
+
+def _capped(scores: Array, cap: float) -> Array:
+    return np.asarray(cap * np.tanh(scores / cap))
+
+
+def shares(scores: Array, empty_rows: str) -> Array:
+    """The softmax of each row; `empty_rows` says what a row of only -inf gives."""
+    if empty_rows not in ("nan", "zero", "average"):
+        raise FuseError(f"empty_rows is nan, zero or average, got {empty_rows!r}")
+    top = scores.max(axis=-1, keepdims=True)
+    powers = np.exp(scores - top)
+    found = powers / powers.sum(axis=-1, keepdims=True)
+    if empty_rows == "nan":
+        return np.asarray(found)
+    blind = np.isneginf(top)
+    return np.where(blind, 0.0 if empty_rows == "zero" else 1.0 / scores.shape[-1], found)
+
+
+def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
+    heads, groups = int(case["heads"]), int(case["groups"])
+    query = opened(exact(q), case["q_layout"], heads)
+    key = opened(exact(k), case["k_layout"], heads // groups)
+    value = opened(exact(v), case["v_layout"], heads // groups)
+    batch = query.shape[0]
+    key, value = (shared(part, query.shape[1], batch, groups) for part in (key, value))
+    scores = masked(case, case["scale"] * (query @ key.swapaxes(-1, -2)), masks)
+    return closed(shares(scores, case["empty_rows"]) @ value, case["out_layout"])
+
+
+ATTENTION: Mapping[str, Definition] = {"attention": attention}

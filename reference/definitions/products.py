@@ -1,0 +1,53 @@
+"""Products with what is added to them, and products of one activation as one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from reference.definitions.activations import activate
+from reference.definitions.case import Array, Case, Definition, exact
+
+
+def _product(x: Array, weight: Array, trans_x: int = 0, trans_weight: int = 0) -> Array:
+    """x times weight in f64; a transposed one has its last two axes swapped."""
+    left, right = exact(x), exact(weight)
+    if trans_x:
+        left = np.swapaxes(left, -1, -2)
+    if trans_weight:
+        right = np.swapaxes(right, -1, -2)
+    return np.asarray(np.matmul(left, right))
+
+
+def matmul_bias(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
+    """alpha x weight + beta bias."""
+    y = case["alpha"] * _product(x, weight, case["trans_x"], case["trans_weight"])
+    return y if bias is None else np.asarray(y + case["beta"] * exact(bias))
+
+
+def matmul_bias_act(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
+    return activate(case["act"], matmul_bias(case, x, weight, bias), float(case["act_alpha"]))
+
+
+def matmul_residual(
+    case: Case, x: Array, weight: Array, bias: Array | None, residual: Array
+) -> Array:
+    return np.asarray(matmul_bias(case, x, weight, bias) + exact(residual))
+
+
+def merged(case: Case, x: Array, *operands: Array) -> tuple[Array, ...]:
+    """x times each weight, plus the bias of the members that have one."""
+    count = len(case["biases"])
+    weights, biases = operands[:count], iter(operands[count:])
+    results = []
+    for weight, has, turned in zip(weights, case["biases"], case["trans_weights"], strict=True):
+        y = _product(x, weight, 0, turned)
+        results.append(y + exact(next(biases)) if has else y)
+    return tuple(results)
+
+
+PRODUCTS: Mapping[str, Definition] = {
+    "matmul_bias": matmul_bias, "matmul_bias_act": matmul_bias_act, "matmul_residual": matmul_residual,
+    "merged_qkv": merged, "merged_gate_up": merged, "merged_products": merged,
+}  # fmt: skip

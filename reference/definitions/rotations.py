@@ -1,0 +1,77 @@
+"""Rotations of pairs of lanes, alone and behind a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fuse.types import FuseError
+from reference.definitions.case import Array, Case, Definition, exact
+from reference.definitions.norms import normed_heads
+
+
+def _tables(case: Case, cos: Array, sin: Array, ids: Array | None) -> tuple[Array, Array]:
+    """cos and sin as they lie over the rotated lanes of x: one entry a lane, rows selected."""
+    angles = [exact(cos), exact(sin)]
+    if case["position_ids"]:
+        if ids is None:
+            raise FuseError("rope selects rows of its tables and has no position ids")
+        angles = [table[ids.astype(np.int64)] for table in angles]
+    if case["rope_unsqueeze"] != -1:
+        angles = [np.expand_dims(table, case["rope_unsqueeze"]) for table in angles]
+    if case["tables"] == "half":
+        if case["form"] == "interleaved":
+            angles = [np.repeat(table, 2, axis=-1) for table in angles]
+        else:
+            angles = [np.concatenate([table, table], axis=-1) for table in angles]
+    return angles[0], angles[1]
+
+
+def rotate(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> Array:
+    """Each pair (a, b) of lanes becomes (a cos - b sin, b cos + a sin); lanes past `rotary_dim` pass."""
+    y = exact(x)
+    if case["rope_heads"]:
+        batch, rows, size = x.shape
+        y = y.reshape(batch, rows, case["rope_heads"], size // case["rope_heads"])
+    cosines, sines = _tables(case, cos, sin, ids)
+    lanes = case["rotary_dim"] or y.shape[-1]
+    if cosines.shape[-1] not in (1, lanes):
+        raise FuseError(f"rope turns {lanes} lanes, its tables have {cosines.shape[-1]}")
+    turned, rest = y[..., :lanes], y[..., lanes:]
+    if case["form"] == "interleaved":
+        partner = np.stack([-turned[..., 1::2], turned[..., 0::2]], axis=-1).reshape(turned.shape)
+    elif case["form"] == "half":
+        first, second = np.split(turned, 2, axis=-1)
+        partner = np.concatenate([-second, first], axis=-1)
+    else:
+        raise FuseError(f"the form of a rope is half or interleaved, got {case['form']!r}")
+    turned = turned * cosines + partner * sines
+    rest = np.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))
+    result = np.concatenate([turned, rest], axis=-1)
+    return result.reshape(x.shape) if case["rope_heads"] else result
+
+
+def rope(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> Array:
+    return rotate(case, x, cos, sin, ids)
+
+
+def qk_norm_rope(
+    case: Case,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    cos: Array,
+    sin: Array,
+    ids: Array | None,
+) -> Array:
+    """A norm of each head, the transpose `perm`, the rotation."""
+    y = normed_heads(case, x, weight, bias, 0)
+    if case["perm"]:
+        y = y.transpose(case["perm"])
+    elif y.ndim != x.ndim and case["rope_heads"]:
+        y = y.reshape(x.shape)
+    return rotate(case, y, cos, sin, ids)
+
+
+ROTATIONS: Mapping[str, Definition] = {"rope": rope, "qk_norm_rope": qk_norm_rope}

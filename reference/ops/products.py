@@ -1,0 +1,144 @@
+"""Products, convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuse.types import FuseError
+from reference.ops.call import Array, Call, Implementation, ints, wide
+
+
+def product(a: Array, b: Array) -> Array:
+    """a times b as matrices over the leading axes; sums of f16 and bf16 are carried in f32."""
+    return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
+
+
+def matmul(call: Call, a: Array, b: Array) -> Array:
+    return product(a, b)
+
+
+def gemm_product(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    """alpha a b + beta c in the wide type, before it is rounded."""
+    left, right = wide(a), wide(b)
+    y = (left.T if call.get("transA", 0) else left) @ (right.T if call.get("transB", 0) else right)
+    alpha, beta = float(call.get("alpha", 1.0)), float(call.get("beta", 1.0))
+    if alpha != 1.0:
+        y = (y * y.dtype.type(alpha)).astype(y.dtype)
+    if c is not None:
+        term = wide(c) if beta == 1.0 else (wide(c) * y.dtype.type(beta)).astype(y.dtype)
+        y = y + term
+    return np.asarray(y)
+
+
+def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    return np.asarray(gemm_product(call, a, b, c), a.dtype)
+
+
+def einsum(call: Call, *operands: Array) -> Array:
+    return np.asarray(
+        np.einsum(call.attrs["equation"].replace(" ", ""), *map(wide, operands), optimize=len(operands) > 2),
+        operands[0].dtype,
+    )
+
+
+def window_pads(call: Call, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Padding before and after each spatial axis, from `pads` or `auto_pad`."""
+    strides = ints(call.get("strides")) or (1,) * len(kernel)
+    dilations = ints(call.get("dilations")) or (1,) * len(kernel)
+    auto = call.get("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        pads = ints(call.get("pads")) or (0,) * (2 * len(kernel))
+        return [(pads[i], pads[i + len(kernel)]) for i in range(len(kernel))]
+    if auto == "VALID":
+        return [(0, 0)] * len(kernel)
+    found = []
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        need = max(0, (-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size)
+        small = need // 2
+        found.append((small, need - small) if auto == "SAME_UPPER" else (need - small, small))
+    return found
+
+
+def windows(x: Array, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]) -> Array:
+    """A view [N, C, *out, *kernel] of the windows of a padded x [N, C, *space]."""
+    spread = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    space = tuple(range(2, x.ndim))
+    if any(s > n for s, n in zip(spread, x.shape[2:], strict=True)):
+        raise FuseError(f"a window of {list(spread)} does not fit {list(x.shape[2:])}")
+    view = np.lib.stride_tricks.sliding_window_view(x, spread, axis=space)
+    steps = tuple(slice(None, None, s) for s in strides)
+    inside = tuple(slice(None, None, d) for d in dilations)
+    return np.asarray(view[(slice(None), slice(None), *steps, *inside)])
+
+
+def conv_product(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The convolution in the wide type, before it is rounded. x [N, C, *space], w [M, C/group, *kernel]."""
+    kernel = w.shape[2:]
+    rank = len(kernel)
+    strides = ints(call.get("strides")) or (1,) * rank
+    dilations = ints(call.get("dilations")) or (1,) * rank
+    padded = np.pad(wide(x), [(0, 0), (0, 0), *window_pads(call, x.shape[2:], kernel)])
+    groups, batch, filters = int(call.get("group", 1)), x.shape[0], w.shape[0]
+    view = windows(padded, kernel, strides, dilations)
+    out = view.shape[2 : 2 + rank]
+    view = view.reshape(batch, groups, x.shape[1] // groups, *out, *kernel) if groups > 1 else view[:, None]
+    order = (1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
+    columns = view.transpose(order).reshape(groups, batch * int(np.prod(out)), -1)
+    weights = wide(w).reshape(groups, filters // groups, -1).transpose(0, 2, 1)
+    y = np.matmul(columns, weights).reshape(groups, batch, *out, filters // groups)
+    y = np.moveaxis(y, (1, 0, -1), (0, 1, 2)).reshape(batch, filters, *out)
+    if b is not None:
+        y = y + wide(b).reshape(1, -1, *(1,) * rank)
+    return np.asarray(y)
+
+
+def conv(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+    return np.asarray(conv_product(call, x, w, b), x.dtype)
+
+
+def _pool_views(call: Call, x: Array, fill: Any) -> Array:
+    """The windows of a pool, padded (and for ceil_mode lengthened) with `fill`."""
+    kernel = ints(call.attrs["kernel_shape"])
+    strides = ints(call.get("strides")) or (1,) * len(kernel)
+    dilations = ints(call.get("dilations")) or (1,) * len(kernel)
+    pads = window_pads(call, x.shape[2:], kernel)
+    if call.get("ceil_mode", 0):
+        for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
+            length = x.shape[2 + axis] + sum(pads[axis]) - (k - 1) * d - 1
+            steps = -(-length // s)
+            if steps * s >= x.shape[2 + axis] + pads[axis][0]:
+                steps -= 1
+            pads[axis] = (pads[axis][0], pads[axis][1] + max(0, steps * s - length))
+    padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+    return windows(padded, kernel, strides, dilations)
+
+
+def _over(x: Array) -> tuple[int, ...]:
+    return tuple(range(x.ndim // 2 + 1, x.ndim))
+
+
+def max_pool(call: Call, x: Array) -> Array:
+    low = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
+    view = _pool_views(call, x, low)
+    return np.asarray(view.max(axis=_over(view)), x.dtype)
+
+
+def average_pool(call: Call, x: Array) -> Array:
+    view = _pool_views(call, wide(x), np.nan)
+    over = _over(view)
+    if not call.get("count_include_pad", 0):
+        return np.asarray(np.nanmean(view, axis=over), x.dtype)
+    return np.asarray(np.nansum(view, axis=over) / np.prod(ints(call.attrs["kernel_shape"])), x.dtype)
+
+
+def global_pool(function: Any) -> Implementation:
+    return lambda call, x: np.asarray(function(wide(x), axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
+
+
+PRODUCTS: Mapping[str, Implementation] = {
+    "MatMul": matmul, "Gemm": gemm, "Einsum": einsum, "Conv": conv,
+    "GlobalAveragePool": global_pool(np.mean), "GlobalMaxPool": global_pool(np.max),
+}  # fmt: skip
