@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fuse.ir import Content, Op, Tensor, captures
+from fuse.ir import Content, Graph, Op, Tensor, captures
 from fuse.types import BITS, UNKNOWN, Expr, Type
 
 #: Element type -> numpy's name of it; the others are in ml_dtypes.
@@ -78,8 +78,9 @@ def live(ops: Sequence[Op], outputs: Sequence[str]) -> list[int]:
             continue
         kept.append(at)
         wanted.update(op.inputs)
+        for value in op.attrs.values():
+            if isinstance(value, Graph):
+                wanted.update(captures(value))
         wanted.discard("")
-        for body in op.bodies.values() if op.attrs else ():
-            wanted.update(captures(body))
     kept.reverse()
     return kept

@@ -23,6 +23,13 @@ from fuse.types import UNKNOWN, Dims, Expr, FuseError, Type
 #: A constant larger than this is never read to decide a match; it answers "unknown".
 SMALL_CONSTANT_BYTES = 64 * 1024
 
+#: Operators that only rearrange or decode: what they make of constants is a constant too, though it
+#: is never computed here (a slice of packed weights, a transposed embedding, dequantized weights).
+FROM_CONSTANTS = frozenset(
+    "Transpose Reshape Slice Split Squeeze Unsqueeze Flatten Cast CastLike Identity Concat Expand Neg Gather "
+    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()
+)
+
 #: One known element of a small tensor; None where that element is not known.
 Element = int | float | bool | Expr | None
 #: The elements of a small tensor, flat, whatever its rank.
@@ -136,6 +143,7 @@ class Base:
     captured: Mapping[str, tuple[int, ...]]
     by_kind: Mapping[str, tuple[int, ...]]
     owners: tuple[int, ...]
+    derived: frozenset[str]
     output_set: frozenset[str]
 
 
@@ -164,16 +172,21 @@ def make_base(
     captured: dict[str, list[int]] = {}
     by_kind: dict[str, list[int]] = {}
     owners: list[int] = []
+    derived: set[str] = set()
     for slot, op in enumerate(lifted):
         by_kind.setdefault(op.kind, []).append(slot)
         for value in op.outputs:
             if value:
                 producer[value] = slot
+        fixed = bool(op.inputs) and not op.kind.startswith("Random")
         for value in op.inputs:
             if value and value not in constants:
+                fixed = fixed and value in derived
                 slots = readers.setdefault(value, [])
                 if not slots or slots[-1] != slot:
                     slots.append(slot)
+        if fixed and op.kind in FROM_CONSTANTS:
+            derived.update(op.outputs)
         bodies = op.bodies if op.attrs else {}
         if bodies:
             owners.append(slot)
@@ -201,6 +214,7 @@ def make_base(
         captured={value: tuple(slots) for value, slots in captured.items()},
         by_kind={kind: tuple(slots) for kind, slots in by_kind.items()},
         owners=tuple(owners),
+        derived=frozenset(derived),
         output_set=frozenset(outputs),
     )
 
@@ -290,6 +304,11 @@ class Graph:
     def constant(self, value: str) -> Tensor | None:
         """The constant of that name, of this graph or one around it; None if it is not one."""
         return self.base.constants.get(value)
+
+    def is_constant(self, value: str) -> bool:
+        """Known when the model loads: a constant, or made of constants only."""
+        base = self.base
+        return value in base.constants or value in base.derived
 
     def bodies(self) -> Iterator[Graph]:
         """The bodies of this graph's ops, deepest first."""

@@ -10,7 +10,7 @@ from fuse.ir import Graph, Model, Op
 from fuse.record import Record
 from fuse.report_absorbed import absorbers
 from fuse.report_place import Places
-from fuse.report_query import Found, Group, counts, grouped, nearest
+from fuse.report_query import Found, Group, counts, grouped, known_names, nearest
 from fuse.report_rows import (
     Check,
     ChipId,
@@ -54,6 +54,7 @@ __all__ = [
     "build",
     "counts",
     "grouped",
+    "known_names",
     "nearest",
 ]
 

@@ -1,0 +1,50 @@
+"""fuse: which operators of an ONNX model one chip runs as one kernel, and every decision about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuse.ir import Graph, Op, unfuse
+    from fuse.lift import load
+    from fuse.lower import save, to_proto
+    from fuse.optimize import Optimized, classes_built, optimize, realizes, rule_names, steps
+    from fuse.report import Report
+    from fuse.types import FuseError
+    from fuse.version import VERSION as __version__
+
+#: Name -> the module it lives in. Imported when used, so that `import fuse` costs next to nothing.
+_HOMES = {
+    "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower", "to_proto": "lower",
+    "Optimized": "optimize", "optimize": "optimize", "steps": "optimize", "rule_names": "optimize",
+    "classes_built": "optimize", "realizes": "optimize", "candidate": "optimize", "Report": "report", "FuseError": "types",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "__version__":
+        return import_module("fuse.version").VERSION
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fuse' has no attribute {name!r}")
+    return getattr(import_module(f"fuse.{_HOMES[name]}"), name)
+
+
+__all__ = [
+    "FuseError",
+    "Graph",
+    "Op",
+    "Optimized",
+    "Report",
+    "__version__",
+    "classes_built",
+    "load",
+    "optimize",
+    "realizes",
+    "rule_names",
+    "save",
+    "steps",
+    "to_proto",
+    "unfuse",
+]

@@ -1,0 +1,267 @@
+"""What an op is, whatever wrote or built it.
+
+A native operator, a contrib operator already in the file and a class that a rule built answer
+alike, so later rules ask forms and never kinds. Each function lists the kinds it reads (`.kinds`),
+which is also how the engine finds them, and answers None for anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fuse.attributes import from_end
+from fuse.ir import Graph, Op
+
+
+class Norm(NamedTuple):
+    """A norm over the last axis. norm: rms or layer. Operands are values, "" where absent."""
+
+    norm: str
+    x: str
+    weight: str
+    bias: str
+    eps: float
+    offset: float
+    compute: str
+    out: str
+    op: Op
+
+
+class Product(NamedTuple):
+    """x times a weight [in, out] (trans_weight: [out, in]) that is known when the model loads.
+
+    plain: the weight is stored as it is used, not quantized.
+    """
+
+    x: str
+    weight: str
+    bias: str
+    trans_x: int
+    trans_weight: int
+    alpha: float
+    beta: float
+    plain: bool
+    out: str
+    op: Op
+
+
+class Activation(NamedTuple):
+    name: str
+    alpha: float
+    x: str
+    out: str
+    op: Op
+
+
+class Rope(NamedTuple):
+    """A rotation of pairs of lanes; attrs are those of the class `rope`."""
+
+    x: str
+    cos: str
+    sin: str
+    position_ids: str
+    attrs: dict[str, Any]
+    out: str
+    op: Op
+
+
+class AddNorm(NamedTuple):
+    """The norm of a sum; total is the value of the sum, "" where it is not written."""
+
+    norm: str
+    x: str
+    residual: str
+    weight: str
+    bias: str
+    add_bias: str
+    eps: float
+    offset: float
+    compute: str
+    out: str
+    total: str
+    op: Op
+
+
+class Append(NamedTuple):
+    """New rows joined to a cache along an axis counted from the end."""
+
+    past: str
+    new: str
+    axis: int
+    out: str
+    op: Op
+
+
+def _reads(*kinds: str) -> Callable[[Any], Any]:
+    """Say which kinds a form reads."""
+
+    def mark(function: Any) -> Any:
+        function.kinds = frozenset(kinds)
+        return function
+
+    return mark
+
+
+def _operand(op: Op, index: int) -> str:
+    return op.inputs[index] if index < len(op.inputs) else ""
+
+
+def _last_axis(graph: Graph, op: Op) -> bool:
+    return from_end(graph, op, op.attrs.get("axis", -1)) == -1
+
+
+def _norm(graph: Graph, op: Op) -> Norm | None:
+    a = op.attrs
+    if op.kind in ("rms_norm", "layer_norm"):
+        kind = "rms" if op.kind == "rms_norm" else "layer"
+        bias = _operand(op, 2) if kind == "layer" else ""
+        return Norm(
+            kind, op.inputs[0], _operand(op, 1), bias, a["eps"], a.get("offset", 0.0), a.get("compute", ""), op.outputs[0], op
+        )
+    if sum(bool(out) for out in op.outputs) != 1 or not _last_axis(graph, op):
+        return None
+    layer = op.kind == "LayerNormalization"
+    bias = _operand(op, 2) if layer else ""
+    compute = "f32" if a.get("stash_type", 1) == 1 and graph.dtype(op.inputs[0]) in ("f16", "bf16") else ""
+    eps = a.get("epsilon", 1e-5)
+    return Norm("layer" if layer else "rms", op.inputs[0], _operand(op, 1), bias, eps, 0.0, compute, op.outputs[0], op)
+
+
+norm = _reads("rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")(_norm)
+
+
+def _product(graph: Graph, op: Op) -> Product | None:
+    a = op.attrs
+    if op.kind == "matmul_bias":
+        trans = a.get("trans_x", 0), a.get("trans_weight", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
+        return Product(*op.inputs[:3], *trans, True, op.outputs[0], op)
+    if op.kind == "com.microsoft.MatMulNBits":
+        bias = _operand(op, 5)
+        return Product(op.inputs[0], op.inputs[1], bias, 0, 1, 1.0, 1.0, False, op.outputs[0], op)
+    weight = op.inputs[1]
+    dims = graph.dims(weight)
+    if not graph.is_constant(weight) or dims is None or len(dims) != 2:
+        return None
+    plain = graph.base.constants.get(weight) is not None or not _dequantized(graph, weight)
+    if op.kind == "Gemm":
+        trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
+        return Product(op.inputs[0], weight, _operand(op, 2), *trans, plain, op.outputs[0], op)
+    if op.kind == "com.microsoft.FusedMatMul":
+        if a.get("transBatchA") or a.get("transBatchB"):
+            return None
+        trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), 1.0
+        return Product(op.inputs[0], weight, "", *trans, plain, op.outputs[0], op)
+    return Product(op.inputs[0], weight, "", 0, 0, 1.0, 1.0, plain, op.outputs[0], op)
+
+
+def _dequantized(graph: Graph, weight: str) -> bool:
+    """Whether a weight is decoded from a quantized constant where it is read."""
+    for _ in range(4):
+        op = graph.producer(weight)
+        if op is None:
+            return False
+        if op.kind in ("DequantizeLinear", "Cast", "Mul"):
+            return True
+        weight = op.inputs[0]
+    return False
+
+
+product = _reads("MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias")(_product)
+
+_ACTIVATIONS = {
+    "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),
+    "Sigmoid": ("sigmoid", 1.0), "Tanh": ("tanh", 1.0), "com.microsoft.Gelu": ("gelu", 1.0),
+    "HardSwish": ("hard_swish", 1.0), "Mish": ("mish", 1.0),
+}  # fmt: skip
+
+
+def _activation(graph: Graph, op: Op) -> Activation | None:
+    name, alpha = _ACTIVATIONS.get(op.kind, ("", 1.0))
+    if op.kind == "Gelu":
+        name = "fast_gelu" if op.attrs.get("approximate") == "tanh" else "gelu"
+    elif op.kind in ("quick_gelu", "com.microsoft.QuickGelu", "Swish"):
+        alpha = float(op.attrs.get("alpha", 1.702 if op.kind.endswith("QuickGelu") else 1.0))
+        name = "silu" if abs(alpha - 1) < 1e-6 else "quick_gelu"
+    elif op.kind == "com.microsoft.FastGelu":
+        if _operand(op, 1):
+            return None
+        name = "fast_gelu"
+    return Activation(name, alpha, op.inputs[0], op.outputs[0], op) if name else None
+
+
+activation = _reads(
+    *_ACTIVATIONS, "Gelu", "quick_gelu", "com.microsoft.QuickGelu", "Swish", "com.microsoft.FastGelu"
+)(_activation)
+
+
+def _rope(graph: Graph, op: Op) -> Rope | None:
+    a = op.attrs
+    if op.kind == "rope":
+        return Rope(op.inputs[0], op.inputs[1], op.inputs[2], _operand(op, 3), dict(a), op.outputs[0], op)
+    contrib = op.kind == "com.microsoft.RotaryEmbedding"
+    if contrib and (a.get("is_packed_batching") or a.get("scale", 1.0) != 1.0):
+        return None
+    x, cos, sin, ids = (
+        (op.inputs[0], op.inputs[2], op.inputs[3], op.inputs[1])
+        if contrib
+        else (op.inputs[0], op.inputs[1], op.inputs[2], _operand(op, 3))
+    )
+    dims = graph.dims(x)
+    if dims is None or (contrib and graph.dims(ids) is not None and len(graph.dims(ids) or ()) != 2):
+        return None
+    rank3 = len(dims) == 3
+    attrs: dict[str, Any] = {"form": "interleaved" if a.get("interleaved") else "half", "tables": "half"}
+    if a.get("rotary_embedding_dim"):
+        attrs["rotary_dim"] = a["rotary_embedding_dim"]
+    if ids:
+        attrs["position_ids"] = True
+    if rank3:
+        if not a.get("num_heads"):
+            return None
+        attrs["rope_heads"] = a["num_heads"]
+        attrs["rope_unsqueeze"] = 2
+    else:
+        attrs["rope_unsqueeze"] = 1
+    return Rope(x, cos, sin, ids, attrs, op.outputs[0], op)
+
+
+rope = _reads("rope", "RotaryEmbedding", "com.microsoft.RotaryEmbedding")(_rope)
+
+
+def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
+    a = op.attrs
+    if op.kind == "add_norm":
+        total = op.outputs[1] if len(op.outputs) > 1 else ""
+        return AddNorm(
+            a.get("norm", "rms"), *op.inputs[:5], a["eps"], a.get("offset", 0.0), a.get("compute", ""), op.outputs[0], total, op
+        )
+    if any(op.outputs[1:3]):
+        return None
+    layer = op.kind == "com.microsoft.SkipLayerNormalization"
+    bias, add_bias = (_operand(op, 3), _operand(op, 4)) if layer else ("", _operand(op, 3))
+    total = op.outputs[3] if len(op.outputs) > 3 else ""
+    eps = op.attrs.get("epsilon", 1e-12)
+    x, residual, weight = op.inputs[:3]
+    return AddNorm("layer" if layer else "rms", x, residual, weight, bias, add_bias, eps, 0.0, "", op.outputs[0], total, op)
+
+
+add_norm = _reads("add_norm", "com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization")(
+    _add_norm
+)
+
+
+def _append(graph: Graph, op: Op) -> Append | None:
+    return Append(op.inputs[0], op.inputs[1], op.attrs["axis"], op.outputs[0], op)
+
+
+append = _reads("kv_append")(_append)
+
+
+def _attention(graph: Graph, op: Op) -> Op | None:
+    return op
+
+
+attention = _reads(
+    "attention", "Attention", "com.microsoft.MultiHeadAttention", "com.microsoft.Attention", "com.microsoft.GroupQueryAttention"
+)(_attention)

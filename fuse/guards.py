@@ -1,0 +1,120 @@
+"""The named conditions of rules. A guard's docstring is the sentence a report shows as `want`."""
+
+from __future__ import annotations
+
+from fuse.match import Match, close
+from fuse.rule import Guard, Wrong, guard
+from fuse.types import FLOATS, Dims, Expr, spans
+
+
+def dims_text(dims: Dims | None) -> str:
+    return "unknown" if dims is None else "[" + ",".join(map(str, dims)) + "]"
+
+
+def squeezed(dims: Dims) -> Dims:
+    """Dims without leading ones."""
+    first = next((i for i, dim in enumerate(dims) if dim != 1), len(dims))
+    return dims[first:]
+
+
+def unknown(dims: Dims | None) -> bool:
+    """Whether a condition on these dims cannot be decided."""
+    return dims is None or any(isinstance(d, Expr) and any(s.startswith("?") for s in d.symbols) for d in dims)
+
+
+def float_narrower_than_f64(name: str) -> Guard:
+    """A guard that a value is f32, f16 or bf16: kernels have no wider form."""
+
+    def narrow(m: Match) -> Wrong | None:
+        dtype = m.graph.dtype(m[name])
+        return None if dtype in FLOATS - {"f64"} or not dtype else Wrong(m[name], dtype)
+
+    return guard(narrow, name="narrower_than_f64", want=f"{name}: f32, f16 or bf16", code="operand")
+
+
+def float_type(name: str) -> Guard:
+    def is_float(m: Match) -> Wrong | None:
+        dtype = m.graph.dtype(m[name])
+        return None if dtype in FLOATS or not dtype else Wrong(m[name], dtype)
+
+    return guard(is_float, name="float_type", want=f"{name}: a float", code="operand")
+
+
+def casts_to_float(star: str) -> Guard:
+    """A guard that every cast on the way goes from float to float."""
+
+    def fine(m: Match) -> Wrong | None:
+        for step in m.taken(star):
+            if step.step == "cast":
+                op = m.graph.producer(step.value)
+                inside = m.graph.dtype(op.inputs[0]) if op else ""
+                if m.graph.dtype(step.value) not in FLOATS or (inside and inside not in FLOATS):
+                    return Wrong(step.value, f"a cast to {m.graph.dtype(step.value)}")
+        return None
+
+    return guard(fine, name="casts_to_float", want="casts only between float types", code="attribute")
+
+
+def spans_last_axis(name: str, x: str = "x", code_name: str = "") -> Guard:
+    """A guard that a weight lies along the last axis of x only, or per head along the last two.
+
+    A rank-1 weight can broadcast along another axis after a transpose, and a one-element weight is
+    a scale: both are other functions.
+    """
+
+    def along(m: Match) -> Wrong | None:
+        weight = m.get(name)
+        if not weight:
+            return None
+        dims, whole = m.graph.dims(weight), m.graph.dims(m[x])
+        if dims is None or whole is None or not whole:
+            return Wrong(weight, "unknown dims")
+        own = squeezed(dims)
+        width = whole[-1]
+        if len(own) == 1 and (own[0] == width or (_unknown_dim(width) and len(dims) <= len(whole))):
+            return None
+        if len(own) == 2 and len(whole) >= 2 and own == whole[-2:]:
+            return None
+        if dims == (1,) * len(dims) and width == 1 and dims:
+            return None
+        return Wrong(weight, f"{dims_text(dims)} beside {dims_text(whole)}")
+
+    called = code_name or f"{name}_spans_last_axis"
+    return guard(along, name=called, want=f"{name} lies along the last axis of {x}")
+
+
+def _unknown_dim(dim: object) -> bool:
+    return isinstance(dim, Expr) and any(s.startswith("?") for s in dim.symbols)
+
+
+def same_type(a: str, b: str) -> Guard:
+    def same(m: Match) -> Wrong | None:
+        first, second = m.get(a), m.get(b)
+        if not first or not second:
+            return None
+        one, two = m.graph.dtype(first), m.graph.dtype(second)
+        return None if one == two or not one or not two else Wrong(second, f"{two} beside {one}")
+
+    return guard(same, name=f"{b}_type_is_{a}_type", want=f"{b} has the type of {a}")
+
+
+def same_number(a: str, b: str) -> Guard:
+    def same(m: Match) -> Wrong | None:
+        one, two = m.number(a), m.number(b)
+        return None if close(float(one), float(two)) else Wrong(m[b], f"{two:.7g} beside {one:.7g}")
+
+    return guard(same, name=f"{a}_is_{b}", want=f"{a} and {b} are one number")
+
+
+def broadcasts(name: str, whole: str) -> Guard:
+    def fine(m: Match) -> Wrong | None:
+        small, big = m.graph.dims(m[name]), m.graph.dims(m[whole])
+        if small is None or big is None or spans(small, big):
+            return None
+        if len(small) <= len(big) and all(
+            x in (1, y) or _unknown_dim(x) or _unknown_dim(y) for x, y in zip(small, big[len(big) - len(small) :], strict=True)
+        ):
+            return None
+        return Wrong(m[name], f"{dims_text(small)} over {dims_text(big)}")
+
+    return guard(fine, name=f"{name}_broadcasts_over_{whole}", want=f"{name} broadcasts over {whole}")

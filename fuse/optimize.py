@@ -1,0 +1,298 @@
+"""A compile: the steps of the table over a copy of a graph, judged by a chip, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fuse.classes import CLASSES
+from fuse.ir import Graph, Op, leaves
+from fuse.match import Match
+from fuse.record import Miss, Record
+from fuse.rewriter import CompiledRule, Near, Sweep, Whole, compile_rule
+from fuse.rule import Rule
+from fuse.rules.table import RULES
+from fuse.shim import Candidate, Refused, Shim
+from fuse.types import FuseError
+
+if TYPE_CHECKING:
+    from fuse.report import Report
+
+#: Called as work goes on: steps done, steps in all, the name of the step begun.
+Progress = Callable[[int, int, str], None]
+
+
+class Step(NamedTuple):
+    """One step of a compile, in order; a rule of the table or of the chip."""
+
+    name: str
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What a compile gives: the rewritten graph, the names of the rules that fired, the report."""
+
+    graph: Graph
+    before: Graph
+    records: tuple[Record, ...]
+    shim_name: str
+    shim_sha256: str
+    held: tuple[str, ...]
+    steps: tuple[str, ...]
+
+    @cached_property
+    def fired(self) -> tuple[str, ...]:
+        """The rules that fired, in table order."""
+        names = {record.rule for record in self.records if record.outcome == "fired"}
+        return tuple(name for name in self.steps if name in names)
+
+    @cached_property
+    def rules(self) -> dict[str, str]:
+        """The rule that built each fused op that stands, by the op's path."""
+        standing = {op.path: op for graph in (*self.graph.bodies(), self.graph) for op in graph.ops if op.parts}
+        return {
+            record.root: record.rule
+            for record in self.records
+            if record.op is not None and record.root in standing and standing[record.root].kind == record.op.kind
+        }
+
+    @cached_property
+    def report(self) -> Report:
+        """Every decision of the compile."""
+        from fuse.report import build
+
+        return build(
+            self.records,
+            self.before,
+            self.graph,
+            chip_name=self.shim_name,
+            chip_sha256=self.shim_sha256,
+            held=self.held,
+            steps=self.steps,
+        )
+
+
+def steps(shim: Shim) -> tuple[Step, ...]:
+    """Every step of a compile for a chip, in order."""
+    return tuple(Step(rule.name, rule) for rule in RULES)
+
+
+def rule_names() -> tuple[str, ...]:
+    """The names of all shared rules, in table order."""
+    return tuple(rule.name for rule in RULES)
+
+
+def classes_built() -> dict[str, tuple[str, ...]]:
+    """Rule -> the classes it may build."""
+    return {rule.name: rule.builds_classes for rule in RULES}
+
+
+def realizes(op: Op) -> tuple[str, ...]:
+    """The classes that a fused op is: its own, what that is composed of, and its members'."""
+    found: dict[str, None] = {}
+    todo = [op]
+    while todo:
+        at = todo.pop()
+        if not at.parts:
+            continue
+        found[at.kind] = None
+        if at.kind in CLASSES:
+            found.update(dict.fromkeys(CLASSES[at.kind].composed_of))
+        todo += reversed(at.parts)
+    return tuple(found)
+
+
+def candidate(name: str, op: Op, graph: Graph) -> Candidate:
+    """A fused op that does not stand yet, for a chip to judge."""
+    return Candidate(name, op, graph)
+
+
+@lru_cache(maxsize=256)
+def _compiled(rule: Rule) -> CompiledRule:
+    return compile_rule(rule)
+
+
+#: Rules whose patterns are primitives only; stones are undone before any rule of this kind that
+#: comes after the last rule that reads the stone's class.
+@dataclass
+class Compile:
+    """A compile under way."""
+
+    graph: Graph
+    shim: Shim
+    records: list[Record] = field(default_factory=list)
+    stones: dict[str, tuple[Graph, Op]] = field(default_factory=dict)
+
+    def step(self, rule: Rule, graph: Graph, held: bool) -> None:
+        for one in (*graph.bodies(), graph):
+            sweep = Sweep(_compiled(rule), one, self._commit_held if held else self._commit)
+            sweep.run()
+            for near in sweep.misses.values():
+                self._miss(rule, one, near)
+
+    def _commit(self, rule: Rule, graph: Graph, whole: Whole, match: Match) -> bool:
+        return self._put(rule, graph, whole, held=False)
+
+    def _commit_held(self, rule: Rule, graph: Graph, whole: Whole, match: Match) -> bool:
+        return self._put(rule, graph, whole, held=True)
+
+    def _put(self, rule: Rule, graph: Graph, whole: Whole, held: bool) -> bool:
+        verdict = self.shim.judge(Candidate(whole.op.kind, whole.op, graph))
+        refused = isinstance(verdict, Refused)
+        op = graph.replace(whole.op, whole.slot)
+        if refused and not held:
+            self.stones[op.path] = (graph, op)
+        self.records.append(
+            Record(
+                outcome="held" if held else "refused" if refused else "fired",
+                rule=rule.name,
+                builds=op.kind,
+                root=op.path,
+                ops=tuple(sorted(leaves(op), key=lambda leaf: leaf.slot)),
+                graph=graph.base.prefix,
+                number=len(self.records),
+                op=op,
+                limits=verdict.limits if isinstance(verdict, Refused) else (),
+                fires=not refused,
+                kernel="" if isinstance(verdict, Refused) else verdict.kernel,
+                evidence="" if isinstance(verdict, Refused) else verdict.evidence,
+                realizes=realizes(op),
+            )
+        )
+        return True
+
+    def _miss(self, rule: Rule, graph: Graph, near: Near) -> None:
+        fault = near.fault
+        self.records.append(
+            Record(
+                outcome="near_miss",
+                rule=rule.name,
+                builds=rule.builds_classes[0],
+                root=near.root,
+                ops=near.ops,
+                graph=graph.base.prefix,
+                number=len(self.records),
+                miss=Miss(fault.code, fault.at, fault.want, fault.got, near.matched, near.of, fault.path),
+            )
+        )
+
+    def dissolve_stones(self, keep: Callable[[Op], bool]) -> None:
+        """Undo the refused ops that nothing took, but those that a later step may still build on."""
+        for path, (graph, stone) in list(self.stones.items()):
+            slot = graph.base.producer[path]
+            standing = graph.slots[graph.into[slot]]
+            if standing is None or standing.path != path or standing.kind != stone.kind:
+                continue
+            if not keep(standing):
+                graph.dissolve(standing)
+                del self.stones[path]
+
+
+def _last_reader() -> dict[str, int]:
+    """Class -> the last step of the table whose marks or pattern read it."""
+    last: dict[str, int] = {}
+    for index, rule in enumerate(RULES):
+        compiled = _compiled(rule)
+        for kind in compiled.kinds.union(rule.marks, rule.reads):
+            last[kind] = index
+    return last
+
+
+def optimize(
+    graph: Graph,
+    shim: Shim,
+    held: Iterable[str] = (),
+    dims: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Run the table over a copy of the graph for a chip.
+
+    held: names of steps that do not change the graph; where they would have fired is seen on a
+    copy. dims: sizes of symbolic dimensions, by symbol. Raises FuseError for an unknown held rule
+    or symbol.
+    """
+    plan = steps(shim)
+    names = tuple(step.name for step in plan)
+    held = tuple(dict.fromkeys([held] if isinstance(held, str) else held))
+    for name in held:
+        if name not in names:
+            near = get_close_matches(name, names, 3)
+            raise FuseError(f"unknown held rule {name!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+    if dims:
+        from fuse.binding import bind
+
+        graph = bind(graph, dims)
+    work = Compile(graph.copy(), shim)
+    last = _last_reader()
+    for index, step in enumerate(plan):
+        if progress is not None:
+            progress(index, len(plan), step.name)
+        if work.stones:
+            work.dissolve_stones(lambda op, now=index: last.get(op.kind, -1) >= now)  # type: ignore[misc]
+        if step.name in held:
+            work.step(step.rule, work.graph.copy(), held=True)
+        else:
+            work.step(step.rule, work.graph, held=False)
+    while work.stones:
+        before = len(work.stones)
+        work.dissolve_stones(lambda op: False)
+        if len(work.stones) == before:
+            break
+    _close(work)
+    if progress is not None:
+        progress(len(plan), len(plan), "done")
+    return Optimized(
+        work.graph, graph, _final(work.records), shim.name, getattr(shim, "sha256", ""), held, names
+    )
+
+
+def _close(work: Compile) -> None:
+    """Undo every refused op that still stands: the final graph holds only what the chip runs whole."""
+    refused = {(r.root, r.builds) for r in work.records if r.outcome == "refused"}
+    for graph in (*work.graph.bodies(), work.graph):
+        todo = [op for op in graph.ops if op.parts]
+        while todo:
+            op = todo.pop()
+            if op.parts and (op.path, op.kind) in refused:
+                todo += graph.dissolve(op)
+
+
+def _final(records: list[Record]) -> tuple[Record, ...]:
+    """The records less the near misses whose place of fault was fused after all, and doubles.
+
+    Of near misses that name one fault at one place, the rule whose pattern holds most stays.
+    """
+    taken: set[tuple[str, str]] = set()
+    for record in records:
+        if record.outcome in ("fired", "refused"):
+            taken.update((record.graph, v) for op in record.ops for v in op.outputs)
+    best: dict[tuple[str, str], Record] = {}
+    for record in records:
+        miss = record.miss
+        if miss is None:
+            continue
+        key = (miss.code, miss.at)
+        held = best.get(key)
+        if held is None or (miss.of, miss.matched) > (held.miss.of, held.miss.matched):  # type: ignore[union-attr]
+            best[key] = record
+
+    def stays(record: Record) -> bool:
+        miss = record.miss
+        if miss is None:
+            return True
+        return best[(miss.code, miss.at)] is record and not _fused_after_all(record, taken)
+
+    return tuple(record for record in records if stays(record))
+
+
+def _fused_after_all(record: Record, taken: set[tuple[str, str]]) -> bool:
+    """Whether the op that carries the fault is inside a fused op now."""
+    miss: Any = record.miss
+    if (record.graph, miss.at) in taken:
+        return miss.code not in ("read_elsewhere", "graph_output", "captured") or (record.graph, record.root) in taken
+    takers = [op for op in record.ops if miss.at in op.inputs]
+    return bool(takers) and all((record.graph, v) in taken for op in takers for v in op.outputs[:1])

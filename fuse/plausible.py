@@ -1,0 +1,43 @@
+"""What a person would still call "almost": which single changes a near miss may assume."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fuse.ir import Graph, Op
+
+#: Operators that are written for one another by mistake: same operands, another function.
+FAMILIES: tuple[frozenset[str], ...] = tuple(
+    frozenset(names.split())
+    for names in (
+        "Add Sub Mul Div Pow Max Min",
+        "Sqrt Reciprocal Exp Log Abs Neg Erf Tanh Sigmoid Relu Sin Cos Softplus Softsign Elu Selu HardSigmoid "
+        "Ceil Floor Round Sign Gelu Swish HardSwish Mish LeakyRelu",
+        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceProd ReduceSumSquare ReduceLogSumExp ReduceLogSum",
+        "Softmax LogSoftmax Hardmax",
+        "IsNaN IsInf",
+    )
+)
+
+
+def substitutes(op: Op, kinds: Collection[str], operands: int) -> bool:
+    """Whether an op may stand where a pattern wants one of these kinds over so many operands."""
+    if len(op.inputs) < operands:
+        return False
+    return any(op.kind in family and not family.isdisjoint(kinds) for family in FAMILIES)
+
+
+def constant_like(graph: Graph, value: str, scalar: bool) -> bool:
+    """Whether a run-time value looks like the constant that a pattern wants there.
+
+    A default that can be overridden, or a graph input, with the dims of a constant: all known, and
+    no more than one axis wider than 1 (none for a scalar). Anything else is another tensor, not a
+    constant that was made an input.
+    """
+    if value in graph.base.overridable:
+        return True
+    dims = graph.dims(value)
+    if dims is None or value in graph.base.producer or not all(isinstance(dim, int) for dim in dims):
+        return False
+    wide = sum(dim != 1 for dim in dims)
+    return wide == 0 if scalar else wide <= 1

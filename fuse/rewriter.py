@@ -1,0 +1,302 @@
+"""One rule over one graph: find from marks, judge legality, commit, and explain what nearly matched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fuse.ir import Graph, Op, leaves
+from fuse.match import Fault, Match, Matcher, compile_pattern
+from fuse.pattern import Pattern, all_kinds, depth_of, root_kinds
+from fuse.plausible import FAMILIES
+from fuse.rule import Built, Rule
+from fuse.types import INTEGERS, FuseError
+
+#: How many ops a climb from a mark to possible roots may visit.
+CLIMB_LIMIT = 48
+#: A match of fewer fixed nodes than this has no near miss; for two values that should be one it takes
+#: three, since two operators over other values are just two operators.
+LEAST_NODES = 2
+
+
+class Whole(NamedTuple):
+    """A legal match, ready to be judged and put in its slot."""
+
+    op: Op
+    slot: int
+
+
+class Near(NamedTuple):
+    """A near miss: where, why, and how much of the pattern stands."""
+
+    root: str
+    fault: Fault
+    ops: tuple[Op, ...]
+    matched: int
+    of: int
+
+
+@dataclass(frozen=True)
+class CompiledRule:
+    """A rule with its matcher and where to look."""
+
+    rule: Rule
+    matcher: Matcher | None
+    kinds: frozenset[str]
+    roots: frozenset[str]
+    near_roots: frozenset[str]
+    height: int
+
+
+def compile_rule(rule: Rule) -> CompiledRule:
+    if not isinstance(rule.finds, Pattern):
+        return CompiledRule(rule, None, frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0)
+    roots = root_kinds(rule.finds)
+    near = roots.union(*(family for family in FAMILIES if not family.isdisjoint(roots)))
+    height = max(depth_of(rule.finds, frozenset({mark})) for mark in rule.marks)
+    return CompiledRule(rule, compile_pattern(rule.finds), all_kinds(rule.finds), roots, near, height)
+
+
+@dataclass
+class Sweep:
+    """A rule at work on one graph: matches it commits through `commit`, near misses it keeps."""
+
+    compiled: CompiledRule
+    graph: Graph
+    commit: Callable[[Rule, Graph, Whole, Match], bool]
+    misses: dict[str, Near] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Sweep over the marks in slot order until nothing fires.
+
+        A firing only takes ops away from other places, so a second sweep can find more only where
+        the rule reads what it builds.
+        """
+        rule = self.compiled.rule
+        feeds_itself = not self.compiled.kinds.union(rule.marks).isdisjoint(rule.builds_classes)
+        bound = len(self.graph.slots) + 1
+        for _ in range(bound):
+            if not self._once() or not feeds_itself:
+                break
+        else:
+            raise FuseError(f"rule {self.compiled.rule.name} keeps firing on {self.graph.base.model.name}")
+        self._explain()
+
+    def _marks(self) -> Iterator[Op]:
+        found = [op for kind in self.compiled.rule.marks for op in self.graph.of_kind(kind)]
+        yield from sorted(found, key=lambda op: op.slot)
+
+    def _once(self) -> bool:
+        fired = False
+        for mark in self._marks():
+            if self.graph.slots[mark.slot] is mark and self._at(mark):
+                fired = True
+        return fired
+
+    def _at(self, mark: Op) -> bool:
+        """Try the roots above a mark, the farthest first: the fullest form wins."""
+        roots = self._roots(mark, self.compiled.kinds, self.compiled.roots)
+        for tried, root in enumerate(roots):
+            for match in self._matches(root, mark, 0):
+                if match.fault is not None:
+                    continue
+                whole = self._whole(match)
+                if isinstance(whole, Whole):
+                    if self.commit(self.compiled.rule, self.graph, whole, match):
+                        for larger in roots[:tried]:
+                            self._explain_at(larger, mark)
+                        return True
+        return False
+
+    def _roots(self, mark: Op, kinds: frozenset[str], roots: frozenset[str]) -> list[Op]:
+        graph, slots = self.graph, self.graph.slots
+        seen = {mark.slot: mark}
+        level = [mark]
+        for _ in range(self.compiled.height):
+            above: list[Op] = []
+            for op in level:
+                for value in op.outputs:
+                    for slot in graph.readers(value) if value else ():
+                        reader = slots[slot]
+                        if reader is not None and slot not in seen and reader.kind in kinds:
+                            seen[slot] = reader
+                            above.append(reader)
+            level = above
+            if not level or len(seen) > CLIMB_LIMIT:
+                break
+        found = [op for op in seen.values() if op.kind in roots]
+        return sorted(found, key=lambda op: -op.slot)
+
+    def _matches(self, root: Op, mark: Op, budget: int) -> Iterator[Match]:
+        rule, matcher = self.compiled.rule, self.compiled.matcher
+        if matcher is None:
+            assert not isinstance(rule.finds, Pattern)
+            yield from rule.finds(self.graph, root, budget)
+            return
+        for value in root.outputs:
+            if not value:
+                continue
+            match = Match(self.graph, budget)
+            match.root = value
+            if matcher(match, value) and any(op.slot == mark.slot for op in match.ops):
+                yield match
+
+    def _whole(self, match: Match) -> Whole | Fault | None:
+        """The match as a fused op with a legal slot, or the reason it is none."""
+        for guard in self.compiled.rule.needs:
+            wrong = guard.check(match)
+            if wrong is not None:
+                return Fault(guard.code, wrong.at, guard.want, wrong.got)
+        built = self.compiled.rule.builds(match)
+        return None if built is None else fit(self.graph, match, built)
+
+    # ---- near misses -----------------------------------------------------------------------------
+    def _explain(self) -> None:
+        for mark in self._marks():
+            if self.graph.slots[mark.slot] is not mark:
+                continue
+            best: Near | None = None
+            kinds = self.compiled.kinds | self.compiled.near_roots
+            for root in self._roots(mark, kinds, self.compiled.near_roots):
+                near = self._near(root, mark)
+                if near is not None and (best is None or _fuller(near, best)):
+                    best = near
+            if best is not None:
+                self._keep(best)
+
+    def _explain_at(self, root: Op, mark: Op) -> None:
+        """Why a larger form stopped where a smaller one now stands: explained on the graph undone."""
+        graph = self.graph
+        fused = graph.slots[graph.into[next(leaves(mark)).slot]]
+        if fused is None or not fused.parts:
+            return
+        before = graph.copy()
+        before.dissolve(fused)
+        sweep = Sweep(self.compiled, before, self.commit)
+        near = sweep._near(root, mark)
+        if near is not None:
+            self._keep(near)
+
+    def _keep(self, near: Near) -> None:
+        held = self.misses.get(near.root)
+        if held is None or _fuller(near, held):
+            self.misses[near.root] = near
+
+    def _near(self, root: Op, mark: Op) -> Near | None:
+        marks = self.compiled.rule.marks
+        for match in self._matches(root, mark, 1):
+            fault = match.fault
+            if fault is None:
+                whole = self._whole(match)
+                if not isinstance(whole, Fault):
+                    continue
+                fault = whole
+            standing = [
+                op
+                for op in match.ops
+                if op.kind in marks and not (fault.code in ("op", "attribute", "arity") and fault.at == op.outputs[0])
+            ]
+            of = match.fixed()
+            if not standing or of < (3 if fault.code == "same_value" else LEAST_NODES):
+                continue
+            wrong = int(fault.code == "op")
+            ops = tuple(sorted({leaf.slot: leaf for op in match.ops for leaf in leaves(op)}.values(), key=lambda o: o.slot))
+            return Near(root.outputs[0], fault, ops, of - wrong, of)
+        return None
+
+
+def _fuller(a: Near, b: Near) -> bool:
+    return (a.matched, a.of) > (b.matched, b.of)
+
+
+def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
+    """A built class over the matched ops as an op in a legal slot, or the reason there is none."""
+    parts = {op.slot: op for op in (*match.ops, *built.also)}
+    outputs = tuple(built.outputs) or (match.root,)
+    _take_side_chains(graph, parts, set(outputs))
+    kept = [outputs[0], *(v if v and _read_outside(graph, v, parts) else "" for v in outputs[1:])]
+    while len(kept) > 1 and not kept[-1]:
+        kept.pop()
+    made = {v for op in parts.values() for v in op.outputs if v}
+    for op in parts.values():
+        for value in op.outputs:
+            if value and value not in kept:
+                fault = _reader_fault(graph, value, parts)
+                if fault is not None:
+                    return fault
+    ordered = tuple(sorted(parts.values(), key=lambda op: op.slot))
+    listed = dict.fromkeys(built.operands)
+    extras = dict.fromkeys(
+        v
+        for op in ordered
+        for v in (*op.inputs, *_captured(op))
+        if v and v not in made and v not in listed and v not in graph.base.constants
+    )
+    inputs = (*built.operands, *extras)
+    reads = [v for op in ordered for v in (*op.inputs, *_captured(op)) if v and v not in made]
+    window = graph.window(ordered, reads, [v for v in kept if v])
+    if not window:
+        return _order_fault(graph, ordered, reads, kept)
+    slot = _slot(graph, ordered, kept, window)
+    name = next((op.name for op in ordered if outputs[0] in op.outputs), "")
+    return Whole(Op(built.kind, inputs, tuple(kept), built.attrs, ordered, name), slot)
+
+
+def _captured(op: Op) -> Iterable[str]:
+    from fuse.ir import captures
+
+    return (v for leaf in leaves(op) for body in leaf.bodies.values() for v in captures(body))
+
+
+def _slot(graph: Graph, parts: tuple[Op, ...], outputs: list[str], window: list[int]) -> int:
+    """The slot of the first result read outside if that is in the window, else the last in it."""
+    own = {leaf.slot for part in parts for leaf in leaves(part)}
+    first = [graph.base.producer[v] for v in outputs if v and graph.base.producer.get(v) in own]
+    return min(first) if first and min(first) in window else window[-1]
+
+
+def _read_outside(graph: Graph, value: str, parts: dict[int, Op]) -> bool:
+    return graph.is_output(value) or any(slot not in parts for slot in graph.readers(value))
+
+
+def _reader_fault(graph: Graph, value: str, parts: dict[int, Op]) -> Fault | None:
+    if graph.is_output(value):
+        return Fault("graph_output", value, "read only inside the match", f"also the graph output {value}")
+    captured = graph.base.captured.get(value)
+    for slot in graph.readers(value):
+        if slot not in parts:
+            reader = graph.slots[slot]
+            assert reader is not None
+            called = reader.name or reader.outputs[0]
+            if captured and any(graph.into[c] == slot for c in captured):
+                return Fault("captured", value, "read only inside the match", f"also read by a subgraph of {called}")
+            return Fault("read_elsewhere", value, "read only inside the match", f"also read by {called}")
+    return None
+
+
+def _order_fault(graph: Graph, parts: tuple[Op, ...], reads: list[str], kept: list[str]) -> Fault:
+    base = graph.base
+    own = {leaf.slot for part in parts for leaf in leaves(part)}
+    readers = [
+        (min(slot, graph.into[slot]), slot) for v in kept if v for slot in base.readers.get(v, ()) if slot not in own
+    ]
+    made = [(max(base.producer[v], graph.into[base.producer[v]]), v) for v in reads if v in base.producer]
+    late = max(made, default=(0, kept[0]))[1]
+    reader = graph.slots[graph.into[min(readers)[1]]] if readers else None
+    called = (reader.name or reader.outputs[0]) if reader else "its reader"
+    return Fault("order", late, f"made before {called} reads the result", "made after it")
+
+
+def _take_side_chains(graph: Graph, parts: dict[int, Op], outputs: set[str]) -> None:
+    """Take in integer arithmetic whose every reader is a part (a target shape computed for one)."""
+    todo = [v for op in parts.values() for v in op.inputs]
+    while todo:
+        value = todo.pop()
+        op = graph.producer(value) if value else None
+        if op is None or op.slot in parts or op.parts or graph.dtype(value) not in INTEGERS:
+            continue
+        if any(v and (v in outputs or graph.dtype(v) not in INTEGERS or _read_outside(graph, v, parts)) for v in op.outputs):
+            continue
+        parts[op.slot] = op
+        todo += op.inputs

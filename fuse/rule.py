@@ -1,0 +1,110 @@
+"""A rule as data: what it finds, its marks, its guards, what it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fuse.ir import Graph, Op
+from fuse.match import Fault, Match
+from fuse.pattern import Pattern
+
+
+class Wrong(NamedTuple):
+    """What a guard answers where it fails: the value or op it speaks of, and what is there."""
+
+    at: str
+    got: str
+
+
+class Guard(NamedTuple):
+    """A named condition. `want` is the sentence that the report shows.
+
+    code: `guard:<name>` where two or more places must agree; `operand` where one operand alone
+    decides; `unknown_shape` is given by `Unknown` answers of any guard.
+    """
+
+    name: str
+    want: str
+    check: Callable[[Match], Wrong | None]
+    code: str = ""
+
+
+def guard(check: Callable[[Match], Wrong | None], *, name: str = "", want: str = "", code: str = "") -> Guard:
+    """A guard from a function: its name and the first line of its docstring."""
+    doc = (check.__doc__ or "").strip().splitlines()
+    called = name or check.__name__
+    return Guard(called, want or (doc[0].rstrip(".") if doc else called), check, code or f"guard:{called}")
+
+
+@dataclass
+class Built:
+    """What a match becomes: a class over operands, and the ops to take in beside those matched.
+
+    outputs: the results, "" where unused; by default the root's. A later output is dropped where
+    nobody outside reads it.
+    """
+
+    kind: str
+    operands: tuple[str, ...]
+    attrs: dict[str, Any]
+    outputs: tuple[str, ...] = ()
+    also: list[Op] = field(default_factory=list)
+
+
+class Found(NamedTuple):
+    """What a walk finds: a whole match ready to build, or a near miss at a root."""
+
+    match: Match
+    fault: Fault | None = None
+
+
+Walk = Callable[[Graph, Op, int], Iterator[Match]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One line of the table.
+
+    finds: a pattern, or a walk (graph, marked op, budget) that yields matches where no tree can say
+    it. marks: the rare kinds that the engine starts from. needs: guards, checked in order. builds:
+    what a match becomes; None where the place belongs to another rule. classes: what it may build.
+    """
+
+    name: str
+    why: str
+    finds: Pattern | Walk
+    marks: tuple[str, ...]
+    builds: Callable[[Match], Built | None]
+    needs: tuple[Guard, ...] = ()
+    classes: tuple[str, ...] = ()
+    #: Kinds that `builds` or a walk asks forms about, beside those of the pattern.
+    reads: tuple[str, ...] = ()
+    since: str = "0.1"
+
+    @property
+    def doc(self) -> str:
+        """The first line of what it finds and why it pays."""
+        return self.why.strip().splitlines()[0]
+
+    @property
+    def builds_classes(self) -> tuple[str, ...]:
+        return self.classes or (self.name,)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return self.needs
+
+
+def absorb_cast(m: Match, value: str, built_parts: list[Op]) -> tuple[str, Op | None]:
+    """The value below an up-cast that only the match reads, and that cast; else the value itself."""
+    op = m.graph.producer(value)
+    if op is None or op.kind != "Cast" or m.graph.is_output(value):
+        return value, None
+    if m.graph.dtype(op.inputs[0]) not in ("f16", "bf16", "f32") or m.graph.dtype(value) not in ("f32", "f64"):
+        return value, None
+    own = {part.slot for part in built_parts}
+    if any(slot not in own for slot in m.graph.readers(value)):
+        return value, None
+    return op.inputs[0], op

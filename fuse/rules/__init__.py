@@ -1,0 +1,1 @@
+"""The rules, by theme; `table` puts them in order."""

@@ -1,0 +1,123 @@
+"""Activations from primitives, and the soft cap."""
+
+from __future__ import annotations
+
+import math
+
+from fuse.guards import float_type, same_number
+from fuse.match import Match, close
+from fuse.pattern import (
+    Add,
+    Div,
+    Erf,
+    Mul,
+    Sigmoid,
+    Tanh,
+    anything,
+    constant,
+    times,
+)
+from fuse.rule import Built, Rule
+
+x = anything("x")
+
+#: 1 / sqrt(2), the scale inside erf; sqrt(2 / pi) and 0.044715, those of the tanh form
+#: (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016).
+INVERSE_ROOT_TWO = math.sqrt(0.5)
+TANH_SCALE = math.sqrt(2 / math.pi)
+CUBIC = 0.044715
+
+erf = Erf(times(x, constant=INVERSE_ROOT_TWO))
+half = anything("half")
+
+gelu = Rule(
+    "gelu",
+    """x times the normal distribution function of x, by erf
+
+    Five kernels become one, whichever way the half and the one are multiplied in.""",
+    finds=(
+        times(Add(erf, constant(1)), x, constant=0.5)
+        | times(Add(times(erf, constant=0.5), constant(0.5)), x)
+        | Add(Mul(erf, half), half)
+    ),
+    marks=("Erf",),
+    needs=(float_type("x"),),
+    builds=lambda m: _gelu(m),
+)
+
+
+def _gelu(m: Match) -> Built | None:
+    if not m.get("half"):
+        return Built("gelu", (m["x"],), {})
+    made = m.graph.producer(m["half"])
+    if made is None or made.kind not in ("Mul", "Div") or m["x"] not in made.inputs:
+        return None
+    number = m.graph.scalar(made.inputs[1 - made.inputs.index(m["x"])])
+    halves = number is not None and close(float(number), 0.5 if made.kind == "Mul" else 2.0)
+    return Built("gelu", (m["x"],), {}, also=[made]) if halves else None
+
+
+tanh = Tanh(
+    times(Add(times(x, x, x, constant=CUBIC), x), constant=TANH_SCALE)
+    | times(Add(times(x, x, constant=CUBIC), constant(1)), x, constant=TANH_SCALE)
+)
+
+fast_gelu = Rule(
+    "fast_gelu",
+    """gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+
+    Eight kernels become one, in each of the exporters' factorings.""",
+    finds=times(Add(tanh, constant(1)), x, constant=0.5) | times(Add(times(tanh, constant=0.5), constant(0.5)), x),
+    marks=("Tanh",),
+    needs=(float_type("x"),),
+    builds=lambda m: Built("fast_gelu", (m["x"],), {}),
+)
+
+alpha = constant("alpha", test=lambda a: a > 0, want="alpha: a constant above 0")
+
+
+def _quick(m: Match) -> Built | None:
+    slope = float(m.number("alpha"))
+    return None if close(slope, 1.0, 1e-6) else Built("quick_gelu", (m["x"],), {"alpha": slope})
+
+
+quick_gelu = Rule(
+    "quick_gelu",
+    """x times sigmoid(alpha x)
+
+    Three kernels become one; alpha is an attribute, and alpha 1 is silu.""",
+    finds=Mul(Sigmoid(Mul(x, alpha)), x),
+    marks=("Sigmoid",),
+    needs=(float_type("x"),),
+    builds=_quick,
+)
+
+silu = Rule(
+    "silu",
+    """x times sigmoid(x)
+
+    Two kernels become one; a diamond, since x is read twice.""",
+    finds=Mul(Sigmoid(x), x) | Mul(Sigmoid(Mul(x, constant(1))), x),
+    marks=("Sigmoid",),
+    needs=(float_type("x"),),
+    builds=lambda m: Built("silu", (m["x"],), {}),
+)
+
+cap, again = constant("cap"), constant("again")
+
+
+def _softcap(m: Match) -> Built:
+    number = float(m.number("cap")) if m.get("cap") else 1 / float(m.number("inverse"))
+    return Built("softcap", (m["x"],), {"cap": number})
+
+
+softcap = Rule(
+    "softcap",
+    """cap times tanh(x / cap)
+
+    Three kernels become one; the two constants must agree.""",
+    finds=Mul(Tanh(Div(x, cap)), again),
+    marks=("Tanh",),
+    needs=(float_type("x"), same_number("cap", "again")),
+    builds=_softcap,
+)

@@ -1,0 +1,187 @@
+"""Norms from primitives: rms_norm, layer_norm, l2_norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuse import forms
+from fuse.guards import casts_to_float, float_narrower_than_f64, same_type, spans_last_axis
+from fuse.match import Match
+from fuse.pattern import (
+    HOLE,
+    LAST,
+    Add,
+    Cast,
+    Clip,
+    Div,
+    Expand,
+    Max,
+    Mul,
+    Pattern,
+    Pow,
+    Reciprocal,
+    ReduceL2,
+    ReduceMean,
+    ReduceSum,
+    ReduceSumSquare,
+    Sqrt,
+    Sub,
+    anything,
+    constant,
+    form,
+    star,
+)
+from fuse.rule import Built, Rule, absorb_cast
+
+x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bias", scalar=False)
+eps = constant("eps")
+CASTS = {"cast": Cast(HOLE)}
+
+
+def squared(value: Pattern) -> Pattern:
+    return Pow(value, constant(2)) | Mul(value, value)
+
+
+def over_root_mean_square(value: Pattern) -> Pattern:
+    """A value over the root of its mean square along the last axis, however the division is written."""
+    shifted = Add(ReduceMean(squared(value), axes=LAST, keepdims=1), eps)
+    root = Sqrt(shifted)
+    inverse = Reciprocal(root) | Div(constant(1), root) | Pow(shifted, constant(-0.5))
+    return Div(value, root) | Mul(inverse, value)
+
+
+def scaled(norm: Pattern) -> Pattern:
+    """A norm times a weight, casts before or after, or without a weight."""
+    below = star("casts", CASTS, norm)
+    offset = Add(weight, constant("offset"))
+    return star("casts", CASTS, Mul(below, weight | offset)) | below
+
+
+def _shared(m: Match, eps_name: str = "eps") -> tuple[str, list[Any], dict[str, Any]]:
+    """x below its up-cast, the ops to take in, and the attributes of any norm."""
+    value, cast = absorb_cast(m, m["x"], m.ops)
+    attrs: dict[str, Any] = {"eps": float(m.number(eps_name))}
+    if m.get("offset"):
+        attrs["offset"] = float(m.number("offset"))
+    if cast is not None or m.graph.dtype(m["x"]) != m.graph.dtype(m.root):
+        attrs["compute"] = m.graph.dtype(m["x"])
+    return value, [] if cast is None else [cast], attrs
+
+
+def _rms(m: Match) -> Built | None:
+    if _centred(m):
+        return None
+    value, also, attrs = _shared(m)
+    return Built("rms_norm", (value, m.get("weight")), attrs, also=also)
+
+
+def _centred(m: Match) -> bool:
+    """Whether x is itself less its mean, read by the match only: the place is a layer norm's."""
+    graph = m.graph
+    sub = graph.producer(m["x"])
+    if sub is None or sub.kind != "Sub" or graph.is_output(m["x"]):
+        return False
+    found = _CENTRED(Match(graph), m["x"])
+    own = {op.slot for op in m.ops}
+    return found and all(slot in own for slot in graph.readers(m["x"]))
+
+
+rms_norm = Rule(
+    "rms_norm",
+    """x over the root of its mean square along the last axis, scaled by a weight
+
+    Five to eight kernels become one; the square, the mean and the root are never written.""",
+    finds=scaled(over_root_mean_square(x)),
+    marks=("ReduceMean",),
+    needs=(
+        float_narrower_than_f64("x"),
+        same_type("x", "eps"),
+        spans_last_axis("weight"),
+        casts_to_float("casts"),
+    ),
+    builds=_rms,
+)
+
+centred = Sub(x, ReduceMean(x, axes=LAST, keepdims=1))
+
+
+def _compile_centred() -> Any:
+    from fuse.match import compile_pattern
+
+    return compile_pattern(centred)
+
+
+_CENTRED = _compile_centred()
+
+whitened = over_root_mean_square(centred)
+_of_centred = form(forms.norm, "inner", where=lambda n: n.norm == "rms" and not n.offset, x=centred)
+
+
+def with_bias(norm: Pattern) -> Pattern:
+    return star("casts", CASTS, Add(norm, bias)) | norm
+
+
+def _layer(m: Match) -> Built:
+    inner = m.get("inner")
+    if inner:
+        attrs = {"eps": inner.eps} | ({"compute": inner.compute} if inner.compute else {})
+        return Built("layer_norm", (m["x"], inner.weight, m.get("bias")), attrs)
+    value, also, attrs = _shared(m)
+    return Built("layer_norm", (value, m.get("weight"), m.get("bias")), attrs, also=also)
+
+
+layer_norm = Rule(
+    "layer_norm",
+    """x less its mean, over its standard deviation along the last axis, times weight, plus bias
+
+    Seven to ten kernels become one; it is also an rms norm of x - mean written as a native operator.""",
+    finds=with_bias(scaled(whitened) | _of_centred),
+    marks=("ReduceMean",),
+    needs=(
+        float_narrower_than_f64("x"),
+        same_type("x", "eps"),
+        spans_last_axis("weight"),
+        spans_last_axis("bias"),
+        casts_to_float("casts"),
+    ),
+    builds=_layer,
+    reads=tuple(sorted(forms.norm.kinds)),
+)
+
+length = Sqrt(ReduceSum(squared(x), axes=LAST, keepdims=1)) | ReduceL2(x, axes=LAST, keepdims=1)
+length = length | Sqrt(ReduceSumSquare(x, axes=LAST, keepdims=1))
+inside = Sqrt(Add(ReduceSum(squared(x), axes=LAST, keepdims=1) | ReduceSumSquare(x, axes=LAST, keepdims=1), eps))
+clipped = Max(length, eps) | Clip(length, eps)
+divisor = inside | Add(length, eps) | clipped | length
+spread = Expand(divisor, anything("target")) | divisor
+
+
+def _l2(m: Match) -> Built:
+    attrs: dict[str, Any] = {}
+    if m.get("eps"):
+        kinds = [op.kind for op in m.ops]
+        order = {"Clip": "clip", "Max": "clip"}
+        where = next((order[kind] for kind in kinds if kind in order), "")
+        attrs = {"eps": float(m.number("eps")), "eps_at": where or _eps_place(m)}
+    value, cast = absorb_cast(m, m["x"], m.ops)
+    if cast is not None:
+        attrs["compute"] = m.graph.dtype(m["x"])
+    return Built("l2_norm", (value,), attrs, also=[] if cast is None else [cast])
+
+
+def _eps_place(m: Match) -> str:
+    add = next(op for op in m.ops if op.kind == "Add" and m["eps"] in op.inputs)
+    readers = [m.graph.slots[slot] for slot in m.graph.readers(add.outputs[0])]
+    return "inside" if any(op is not None and op.kind == "Sqrt" for op in readers) else "outside"
+
+
+l2_norm = Rule(
+    "l2_norm",
+    """x over the root of the sum of its squares along the last axis
+
+    Three to five kernels become one; where eps stands is part of the form.""",
+    finds=Div(x, spread) | Mul(Reciprocal(divisor) | Div(constant(1), divisor), x),
+    marks=("ReduceSum", "ReduceL2", "ReduceSumSquare"),
+    needs=(float_narrower_than_f64("x"), same_type("x", "eps")),
+    builds=_l2,
+)
