@@ -8,88 +8,29 @@ instead: a sentence (it fails), or `Unknown` (a shape or type that nobody knows 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from chips.operands import Operands, symbols_of
-from chips.schema import HeadDim, Layouts, Limits, Number
+from chips import constraints_attention as attention
+from chips import constraints_rope as rope
+from chips.answers import Answer, Unknown, last, number, unknown, without_unit_lead
+from chips.operands import Operands
+from chips.schema import Limits, Number
+from chips.sentences import words
 from fuse.shim import Limit
-from fuse.types import FLOATS, Dim, Dims, Expr, add, mul, nbytes, non_negative, spans, sub
-
-
-class Unknown(NamedTuple):
-    """What cannot be told: `got` says what, `help` what to give."""
-
-    got: str
-    help: str | None = None
-
-
-Answer = str | Unknown | None
-
-
-# ---- reading ------------------------------------------------------------------------------------
-def _unknown(what: str, dim: Dim | None = None) -> Unknown:
-    names = [name for name in symbols_of(dim) if name.isidentifier()]
-    if not names:
-        return Unknown(f"{what} unknown")
-    flags = " ".join(f"--dim {name}=1" for name in names)
-    return Unknown(f"{what} unknown ({dim}): try {flags}", f"bind {', '.join(names)} with --dim")
-
-
-def _surely(number: Number, dim: Expr) -> bool:
-    """Whether the condition holds for every value of the symbols (each is at least 0)."""
-    if number.one_of is not None or number.at_most is not None:
-        return False
-    if number.at_least is not None and not non_negative(sub(dim, number.at_least)):
-        return False
-    return number.multiple_of is None or all(factor % number.multiple_of == 0 for _, factor in dim.terms)
-
-
-def _holds(number: Number, value: int) -> bool:
-    return (
-        (number.one_of is None or value in number.one_of)
-        and (number.at_least is None or value >= number.at_least)
-        and (number.at_most is None or value <= number.at_most)
-        and (number.multiple_of is None or value % number.multiple_of == 0)
-    )
-
-
-def _never(number: Number, dim: Expr) -> bool:
-    """Whether it fails for every value of the symbols."""
-    return number.at_most is not None and non_negative(sub(dim, number.at_most + 1))
-
-
-def _number(number: Number, dim: Dim | None, what: str) -> Answer:
-    if isinstance(dim, int):
-        return None if _holds(number, dim) else str(dim)
-    if dim is None:
-        return _unknown(what)
-    if _surely(number, dim):
-        return None
-    return str(dim) if _never(number, dim) else _unknown(what, dim)
-
-
-def _last(dims: Dims | None) -> Dim | None:
-    return dims[-1] if dims else None
-
-
-def _without_unit_lead(dims: Dims) -> Dims:
-    lead = 0
-    while lead < len(dims) - 1 and dims[lead] == 1:
-        lead += 1
-    return dims[lead:]
+from fuse.types import FLOATS, Dim, Expr, add, nbytes, spans
 
 
 # ---- element types ------------------------------------------------------------------------------
 def dtypes(at: Operands, want: tuple[str, ...]) -> Answer:
     """element type one of {want}"""
-    unknown = None
+    untyped = None
     for name, value in at.computed():
         dtype = at.type_of(value).dtype
         if not dtype:
-            unknown = _unknown(f"element type of {name}")
+            untyped = unknown(f"element type of {name}")
         elif dtype not in want and not (dtype == "bool" and name.startswith("mask")):
             return f"{name} is {dtype}"
-    return unknown
+    return untyped
 
 
 def one_dtype(at: Operands, want: bool) -> Answer:
@@ -113,7 +54,7 @@ def compute(at: Operands, want: tuple[str, ...]) -> Answer:
 def rank(at: Operands, want: Number) -> Answer:
     """rank of {main} {want}"""
     dims = at.dims(at.main)
-    return _number(want, None if dims is None else len(dims), f"rank of {at.main}")
+    return number(want, None if dims is None else len(dims), f"rank of {at.main}")
 
 
 def weight_rank(at: Operands, want: Number) -> Answer:
@@ -121,9 +62,9 @@ def weight_rank(at: Operands, want: Number) -> Answer:
     for value in at.by_name.get("weight", ()):
         dims = at.type_of(value).dims
         if value and dims is None:
-            return _unknown("rank of the weight")
+            return unknown("rank of the weight")
         if value and dims is not None:
-            found = _number(want, len(_without_unit_lead(dims)), "rank of the weight")
+            found = number(want, len(without_unit_lead(dims)), "rank of the weight")
             if found is not None:
                 return found
     return None
@@ -131,20 +72,20 @@ def weight_rank(at: Operands, want: Number) -> Answer:
 
 def width(at: Operands, want: Number) -> Answer:
     """last axis of {main} {want}"""
-    return _number(want, _last(at.dims(at.main)), f"last axis of {at.main}")
+    return number(want, last(at.dims(at.main)), f"last axis of {at.main}")
 
 
 def contraction(at: Operands, want: Number) -> Answer:
     """contracted width {want}"""
     dims = at.dims("x")
     if dims is None or len(dims) < 2:
-        return _unknown("contracted width")
-    return _number(want, dims[-2] if at.attr("trans_x") else dims[-1], "contracted width")
+        return unknown("contracted width")
+    return number(want, dims[-2] if at.attr("trans_x") else dims[-1], "contracted width")
 
 
 def rows(at: Operands, want: tuple[str, ...]) -> Answer:
     """{want}: one row as long as the last axis"""
-    unknown = None
+    open_question = None
     whole = _row_length(at)
     for name in want:
         value = at.value(name)
@@ -152,22 +93,22 @@ def rows(at: Operands, want: tuple[str, ...]) -> Answer:
             continue
         dims = at.type_of(value).dims
         if dims is None:
-            unknown = _unknown(f"shape of {name}")
+            open_question = unknown(f"shape of {name}")
             continue
-        row = _without_unit_lead(dims)
+        row = without_unit_lead(dims)
         if len(row) == 1 and row[0] == whole:
             continue
         if len(row) != 1 or (isinstance(row[0], int) and isinstance(whole, int)):
             return f"{name} is {at.type_of(value)}"
-        unknown = _unknown(f"length of {name}", row[0] if isinstance(row[0], Expr) else whole)
-    return unknown
+        open_question = unknown(f"length of {name}", row[0] if isinstance(row[0], Expr) else whole)
+    return open_question
 
 
 def _row_length(at: Operands) -> Dim | None:
     """The last axis of what the row is applied to: of the product where there is one, else of x."""
     weight = at.dims("weight")
-    if "trans_weight" not in at.op.attrs and not at.kind.startswith("matmul"):
-        return _last(at.dims(at.main))
+    if not at.kind.startswith("matmul"):
+        return last(at.dims(at.main))
     if weight is None or len(weight) < 2:
         return None
     return weight[-2] if at.attr("trans_weight") else weight[-1]
@@ -177,8 +118,8 @@ def known_width(at: Operands, want: bool) -> Answer:
     """a known last axis of {main} where the weight is absent"""
     if at.value("weight"):
         return None
-    last = _last(at.dims(at.main))
-    return None if isinstance(last, int) else _unknown(f"last axis of {at.main}", last)
+    columns = last(at.dims(at.main))
+    return None if isinstance(columns, int) else unknown(f"last axis of {at.main}", columns)
 
 
 def residual(at: Operands, want: tuple[str, ...]) -> Answer:
@@ -186,7 +127,7 @@ def residual(at: Operands, want: tuple[str, ...]) -> Answer:
     names = ("x", "y") if at.kind == "norm_add_norm" else ("x", "residual")
     first, second = at.dims(names[0]), at.dims(names[1])
     if first is None or second is None:
-        return _unknown(f"shape of {names[0] if first is None else names[1]}")
+        return unknown(f"shape of {names[0] if first is None else names[1]}")
     large, small = (first, second) if len(first) >= len(second) else (second, first)
     if spans(large, small) and not spans(small, large):
         large, small = small, large
@@ -201,7 +142,19 @@ def residual(at: Operands, want: tuple[str, ...]) -> Answer:
         return None
     text = f"{at.type(names[0])} and {at.type(names[1])}"
     settled = all(isinstance(dim, int) for dim in first + second) or not spans(small, large)
-    return text if settled or len(small) < 2 or 1 in small else _unknown(f"whether {text} agree")
+    return text if settled or len(small) < 2 or 1 in small else unknown(f"whether {text} agree")
+
+
+def residual_fits(at: Operands, want: bool) -> Answer:
+    """residual that broadcasts to the product"""
+    product, added = at.type_of(at.op.outputs[0]).dims, at.dims("residual")
+    if product is None or added is None:
+        return unknown("shape of the " + ("product" if product is None else "residual"))
+    if spans(added, product):
+        return None
+    text = f"residual {at.type('residual')} of a product {at.type_of(at.op.outputs[0])}"
+    settled = all(isinstance(dim, int) for dim in added + product) or len(added) > len(product)
+    return text if settled else unknown(f"whether {text} broadcasts")
 
 
 # ---- norms and products -------------------------------------------------------------------------
@@ -215,6 +168,12 @@ def inner_norm(at: Operands, want: tuple[str, ...]) -> Answer:
     """inner norm one of {want}"""
     kind = at.attr("inner_norm")
     return None if kind in want else str(kind)
+
+
+def eps_at(at: Operands, want: tuple[str, ...]) -> Answer:
+    """place of eps one of {want}"""
+    place = at.attr("eps_at")
+    return None if place in want else f"eps {at.attr('eps'):g} ({place})"
 
 
 def offset(at: Operands, want: str) -> Answer:
@@ -265,9 +224,9 @@ def max_weight_bytes(at: Operands, want: int) -> Answer:
     for value in at.by_name["weight"]:
         size = nbytes(at.type_of(value))
         if size is None:
-            return _unknown("bytes of the weights")
+            return unknown("bytes of the weights")
         total = add(total, size)
-    return _number(Number(at_most=want), total, "bytes of the weights")
+    return number(Number(at_most=want), total, "bytes of the weights")
 
 
 # ---- activations --------------------------------------------------------------------------------
@@ -283,200 +242,49 @@ def slope(at: Operands, want: tuple[float, ...]) -> Answer:
     return None if value in want else f"{value:g}"
 
 
-# ---- rotation -----------------------------------------------------------------------------------
-def form(at: Operands, want: tuple[str, ...]) -> Answer:
-    """rotation of pairs taken as {want}"""
-    pairs = at.attr("form")
-    return None if pairs in want else str(pairs)
-
-
-def tables(at: Operands, want: bool | str) -> Answer:
-    """angles given as {want}"""
-    if want is False:
-        return f"tables of cos and sin ({at.value('cos')})"
-    return None if at.attr("tables") == want else "tables that span the rotated width"
-
-
-def position_ids(at: Operands, want: bool) -> Answer:
-    """rows of cos and sin already selected"""
-    return f"rows selected by {at.value('position_ids')}" if at.attr("position_ids") else None
-
-
-def partial(at: Operands, want: bool) -> Answer:
-    """rotation of the whole width"""
-    lanes = at.attr("rotary_dim")
-    last = _last(at.dims("x"))
-    return None if not lanes or lanes == last else f"{lanes} of {last if last is not None else '?'} lanes"
-
-
-# ---- attention ----------------------------------------------------------------------------------
-def head_dim(at: Operands, want: HeadDim) -> Answer:
-    """head width {want}"""
-    q, v = at.extent("q", "d"), at.extent("v", "d")
-    if not isinstance(q, int) or (not want.v_differs and not isinstance(v, int)):
-        return _unknown("head width", v if isinstance(q, int) else q)
-    if (q, v) in want.pairs:
-        return None
-    if q != v and not want.v_differs:
-        return f"{q}, with v {v}"
-    return _number(want, q, "head width")
-
-
-def mask(at: Operands, want: tuple[str, ...]) -> Answer:
-    """mask one of {want}"""
-    steps = tuple(step for step in at.attr("mask") if step != "cap")
-    if len(steps) > 1:
-        return f"{len(steps)} masks: {', '.join(steps)}"
-    kinds = {"add": "additive", "keep": "bool", "drop": "bool", "divide": "a mask that divides"}
-    kind = kinds[steps[0]] if steps else "none"
-    return None if kind in want or (at.attr("causal") and "causal" in want) else kind
-
-
-def mask_folded(at: Operands, want: bool) -> Answer:
-    """mask with batch and heads on axes of their own"""
-    folded = [layout for layout in at.attr("mask_layouts") if layout]
-    return f"mask folded as {folded[0]}" if folded else None
-
-
-def softcap(at: Operands, want: bool | str) -> Answer:
-    """softcap of the scores: {want}"""
-    cap, steps = at.attr("softcap"), at.attr("mask")
-    if not cap:
-        return None
-    if want is False:
-        return f"softcap {cap:g}"
-    masks = [i for i, step in enumerate(steps) if step != "cap"]
-    if not masks or "cap" not in steps:
-        return None
-    order = "after_mask" if steps.index("cap") < masks[0] else "before_mask"
-    return None if order == want else order.replace("_", " the ")
-
-
-def groups(at: Operands, want: Number) -> Answer:
-    """query heads a key head {want}"""
-    return _number(want, int(at.attr("groups")), "query heads a key head")
-
-
-def q_len(at: Operands, want: Number) -> Answer:
-    """rows of q {want}"""
-    return _number(want, at.extent("q", "s"), "rows of q")
-
-
-def q_len_groups(at: Operands, want: Number) -> Answer:
-    """rows of q times query heads a key head {want}"""
-    count = at.extent("q", "s")
-    total = None if count is None else mul(count, int(at.attr("groups")))
-    return _number(want, total, "rows of q")
-
-
-def kv_len(at: Operands, want: Number) -> Answer:
-    """rows of k {want}"""
-    return _number(want, at.extent("k", "s"), "rows of k")
-
-
-def q_within_kv(at: Operands, want: bool) -> Answer:
-    """no more rows of q than of k"""
-    q, k = at.extent("q", "s"), at.extent("k", "s")
-    if q is None or k is None:
-        return _unknown("rows of q" if q is None else "rows of k")
-    more = sub(k, q)
-    if non_negative(more):
-        return None
-    return f"{q} rows of q, {k} of k" if isinstance(more, int) else _unknown("rows of q and k", more)
-
-
-def layouts(at: Operands, want: Layouts) -> Answer:
-    """axes {want}"""
-    found = []
-    for name in ("q", "k", "v", "out"):
-        allowed = {_letters(text) for text in getattr(want, name)}
-        if allowed and at.layout(name) not in allowed:
-            found.append(f"{name} {' '.join(at.layout(name))}")
-    return ", ".join(found) or None
-
-
-def _letters(text: str) -> tuple[str, ...]:
-    return tuple(text.split()) if " " in text else tuple(text)
-
-
 # ---- the table ----------------------------------------------------------------------------------
 CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
     function.__name__: function
     for function in (
         dtypes, one_dtype, compute, rank, weight_rank, width, contraction, rows, known_width, residual,
-        norm, inner_norm, offset, bias, scales, transposed, constant, max_members, max_weight_bytes,
-        activation, slope, form, tables, position_ids, partial, head_dim, mask, mask_folded, softcap,
-        groups, q_len, q_len_groups, kv_len, q_within_kv, layouts,
+        residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant, max_members,
+        max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes, rope.position_ids,
+        rope.partial, attention.head_dim, attention.mask, attention.mask_folded, attention.softcap,
+        attention.positive_scale, attention.groups, attention.q_len, attention.q_len_groups,
+        attention.kv_len, attention.q_within_kv, attention.layouts,
     )
 }  # fmt: skip
 
 _ATTENTION = frozenset({"q", "k", "v", "q_layout"})
 #: What a class must have (operands, attributes) for a constraint to say something about it.
 NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS} | {
-    "compute": frozenset(),
     "weight_rank": frozenset({"weight"}),
     "contraction": frozenset({"x", "weight"}),
     "known_width": frozenset({"weight"}),
-    "residual": frozenset({"x"}),
+    "residual": frozenset({"x", "norm"}),
+    "residual_fits": frozenset({"residual", "trans_weight"}),
     "norm": frozenset({"norm"}),
     "inner_norm": frozenset({"inner_norm"}),
+    "eps_at": frozenset({"eps_at"}),
     "offset": frozenset({"offset"}),
     "bias": frozenset({"bias"}),
     "scales": frozenset({"alpha", "beta"}),
     "transposed": frozenset({"trans_x", "trans_weight"}),
-    "max_members": frozenset({"biases"}),
-    "max_weight_bytes": frozenset({"biases"}),
+    **dict.fromkeys(("max_members", "max_weight_bytes"), frozenset({"biases"})),
     "activation": frozenset({"act"}),
-    "form": frozenset({"form"}),
-    "tables": frozenset({"tables"}),
-    "position_ids": frozenset({"position_ids"}),
-    "partial": frozenset({"rotary_dim"}),
+    **dict.fromkeys(("form", "tables", "table_axes", "position_ids", "partial"), frozenset({"form", "cos"})),
     **dict.fromkeys(
-        ("head_dim", "mask", "mask_folded", "softcap", "groups", "q_len", "q_len_groups", "kv_len",
-         "q_within_kv", "layouts"),
+        ("head_dim", "mask", "mask_folded", "softcap", "positive_scale", "groups", "q_len", "q_len_groups",
+         "kv_len", "q_within_kv", "layouts"),
         _ATTENTION,
     ),
 }  # fmt: skip
 
 
-def _words(want: Any, name: str) -> str:
-    """A chip's figures as words of a sentence."""
-    if isinstance(want, Layouts):
-        parts = [
-            f"{key} {' or '.join(names)}" for key in ("q", "k", "v", "out") if (names := getattr(want, key))
-        ]
-        return "; ".join(parts)
-    if isinstance(want, Number):
-        return _number_words(want)
-    if want is False:
-        return {"softcap": "none", "tables": "a base or divisors and an offset"}.get(name, "no")
-    if isinstance(want, tuple):
-        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in want)
-    texts = {"constant": "none, or of a constant weight", "half": "tables of one entry a pair"}
-    return texts.get(str(want), str(want).replace("_", " the "))
-
-
-def _number_words(want: Number) -> str:
-    parts = []
-    if want.one_of is not None:
-        parts.append(("one of " if len(want.one_of) > 1 else "") + ", ".join(map(str, want.one_of)))
-    if want.at_least is not None:
-        parts.append(f"at least {want.at_least}")
-    if want.at_most is not None:
-        parts.append(f"at most {want.at_most}")
-    if want.multiple_of is not None:
-        parts.append(f"a multiple of {want.multiple_of}")
-    text = " and ".join(parts) or "any"
-    if isinstance(want, HeadDim):
-        text += "".join(f", or {q} with v {v}" for q, v in want.pairs)
-        text += " (v may differ)" if want.v_differs else ""
-    return text
-
-
 def sentence(name: str, want: Any, main: str = "x") -> str:
     """The docstring of a constraint with a chip's figures."""
     text = CONSTRAINTS[name].__doc__ or ""
-    return text.format(want=_words(want, name), main=main)
+    return text.format(want=words(want, name), main=main)
 
 
 def given(limits: Limits) -> dict[str, Any]:

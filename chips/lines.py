@@ -80,4 +80,4 @@ def _plain(
         return table
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*where, i), file, places, loader) for i, item in enumerate(node.value)]
-    return loader.construct_object(node)  # type: ignore[no-untyped-call]
+    return loader.construct_object(node)

@@ -86,8 +86,7 @@ class Operands:
     # ---- attention -----------------------------------------------------------------------------
     def layout(self, name: str) -> tuple[str, ...]:
         """The axes of q, k, v or out as letters: `b s hd` is ("b", "s", "hd")."""
-        text = self.attr(f"{name}_layout") or ""
-        return tuple(text.split()) if " " in text else tuple(text)
+        return letters(self.attr(f"{name}_layout") or "")
 
     def extent(self, name: str, letter: str) -> Dim | None:
         """The size of one letter of q, k or v; None where it cannot be told."""
@@ -117,3 +116,8 @@ class Operands:
 
 def symbols_of(dim: Dim | None) -> tuple[str, ...]:
     return tuple(sorted(dim.symbols)) if isinstance(dim, Expr) else ()
+
+
+def letters(text: str) -> tuple[str, ...]:
+    """A layout as one string of letters an axis; without spaces each letter is an axis."""
+    return tuple(text.split()) if " " in text else tuple(text)

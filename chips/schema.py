@@ -59,6 +59,7 @@ class Limits(Row):
     dtypes: tuple[Dtype, ...] | None = None
     one_dtype: Literal[True] | None = None
     compute: tuple[Dtype, ...] | None = None
+    eps_at: tuple[Literal["none", "inside", "outside", "clip"], ...] | None = None
     offset: Literal["none", "constant"] | None = None
     rows: tuple[str, ...] | None = None
     known_width: Literal[True] | None = None
@@ -67,12 +68,14 @@ class Limits(Row):
     width: Number | None = None
     contraction: Number | None = None
     residual: tuple[ResidualShape, ...] | None = None
+    residual_fits: Literal[True] | None = None
     norm: tuple[Literal["rms", "layer"], ...] | None = None
     inner_norm: tuple[Literal["rms", "layer"], ...] | None = None
     head_dim: HeadDim | None = None
     mask: tuple[MaskKind, ...] | None = None
     mask_folded: Literal[False] | None = None
     softcap: Literal[False, "before_mask", "after_mask"] | None = None
+    positive_scale: Literal[True] | None = None
     groups: Number | None = None
     q_len: Number | None = None
     q_len_groups: Number | None = None
@@ -82,7 +85,8 @@ class Limits(Row):
     activation: tuple[str, ...] | None = None
     slope: tuple[float, ...] | None = None
     form: tuple[Literal["half", "interleaved"], ...] | None = None
-    tables: Literal[False, "half"] | None = None
+    tables: Literal[False, "half", "half_or_repeated"] | None = None
+    table_axes: tuple[Literal["for_all_batches", "for_each_batch", "selected"], ...] | None = None
     position_ids: Literal[False] | None = None
     partial: Literal[False] | None = None
     bias: Literal[False] | None = None
@@ -104,7 +108,12 @@ class Case(Row):
 
 
 class Entry(Row):
-    """A class on a chip: the kernel that runs it whole, or the reason why none does (`lacks`)."""
+    """A class on a chip: the kernel that runs it whole, or the reason why none does (`lacks`).
+
+    prepares: side operands, one for all layers, that lowering brings into the kernel's form once
+    and beside it: a mask expanded to the rows of q or negated, tables cut to one entry a pair.
+    empty_rows: what the kernel gives for a row of scores that is masked whole.
+    """
 
     kernel: Sentence | None = None
     lacks: Sentence | None = None
@@ -112,6 +121,7 @@ class Entry(Row):
     limits: Limits = Limits()
     cases: tuple[Case, ...] = ()
     empty_rows: Literal["nan", "zero", "average"] | None = None
+    prepares: tuple[Literal["mask", "tables"], ...] = ()
     note: str = ""
     evidence: Evidence
     source: Sources

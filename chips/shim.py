@@ -67,8 +67,8 @@ class Chip:
         preference = self.spec.prefer.get(kind)
         if preference is not None and _applies(at, preference):
             return Refused((Limit("chip:not_preferred", preference.want, preference.got),))
-        notes = [text for text in (entry.note, found.note, _empty_rows(at, entry)) if text]
-        return Whole(found.kernel, "; ".join(notes), entry.evidence)
+        notes = (entry.note, found.note, _empty_rows(at, entry), _prepared(at, entry))
+        return Whole(found.kernel, "; ".join(filter(None, notes)), entry.evidence)
 
 
 def ways(entry: Entry) -> tuple[Way, ...]:
@@ -109,7 +109,7 @@ def _try_ways(at: Operands, all_ways: tuple[Way, ...]) -> Way | Refused:
         else:
             possible.append(Trial(way, when, failed))
     if not possible:
-        return Refused(_once(min(ruled_out, key=_length)))
+        return Refused(_once(sorted(ruled_out, key=_length)[0]))
     passing = [trial for trial in possible if not trial.failed]
     if len(passing) == len(possible) and _cover([trial.way for trial in possible]):
         return passing[0].way
@@ -157,3 +157,17 @@ def _empty_rows(at: Operands, entry: Entry) -> str:
     if entry.empty_rows is None or not at.attr("mask") or own == entry.empty_rows:
         return ""
     return f"a fully masked row gives {entry.empty_rows} here, {own} in the graph"
+
+
+def _prepared(at: Operands, entry: Entry) -> str:
+    """What lowering makes once, beside the kernel, of operands that all layers share."""
+    texts = []
+    if "mask" in entry.prepares and at.value("mask"):
+        mask, rows, keys = at.dims("mask"), at.extent("q", "s"), at.extent("k", "s")
+        if "drop" in at.attr("mask"):
+            texts.append("the mask is negated once, beside it")
+        if mask is None or mask[-2:] != (rows, keys):
+            texts.append("the mask is expanded once to rows and keys, beside it")
+    if "tables" in entry.prepares and at.attr("tables") == "full":
+        texts.append("cos and sin are cut to one entry a pair once, beside it")
+    return "; ".join(texts)
