@@ -28,7 +28,8 @@ def _numpy_type(dtype: str) -> np.dtype | None:
     if dtype in _ML_DTYPES:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+        found: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+        return found
     return None
 
 

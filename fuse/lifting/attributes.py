@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ from fuse.lifting.tensors import Weights, make_sparse, make_tensor
 from fuse.types import DTYPES, UNKNOWN, Dim, FuseError, Type, parse_dim, symbol
 
 _KIND = onnx.AttributeProto
+_TENSOR, _GRAPH = int(_KIND.TENSOR), int(_KIND.GRAPH)
 #: dim_param texts with which exporters say "unknown": they name nothing.
 _NO_NAMES = frozenset({"", "?", "-1", "None", "*"})
 
@@ -23,13 +25,12 @@ def _text(data: bytes) -> str | bytes:
 
 
 _READ: dict[int, Callable[[Any], Any]] = {
-    _KIND.INT: lambda a: a.i,
-    _KIND.FLOAT: lambda a: a.f,
+    _KIND.INT: attrgetter("i"),
+    _KIND.FLOAT: attrgetter("f"),
     _KIND.STRING: lambda a: _text(a.s),
-    _KIND.INTS: lambda a: tuple(a.ints),
-    _KIND.FLOATS: lambda a: tuple(a.floats),
+    _KIND.INTS: lambda a: tuple(a.ints[:]),
+    _KIND.FLOATS: lambda a: tuple(a.floats[:]),
     _KIND.STRINGS: lambda a: tuple(map(_text, a.strings)),
-    _KIND.GRAPH: lambda a: a.g,
     _KIND.TYPE_PROTO: lambda a: type_text(a.tp),
     _KIND.TYPE_PROTOS: lambda a: tuple(map(type_text, a.type_protos)),
 }
@@ -38,9 +39,15 @@ _FIELDS = {"i": _KIND.INT, "f": _KIND.FLOAT, "s": _KIND.STRING, "t": _KIND.TENSO
 _LISTS = {"ints": _KIND.INTS, "floats": _KIND.FLOATS, "strings": _KIND.STRINGS}
 
 
-def read_attributes(attributes: Iterable[Any], path: str, weights: Weights) -> dict[str, Any]:
-    """Attributes by name; a GraphProto is left as it is. path: of the node, to name its tensors."""
+def read_attributes(
+    attributes: Iterable[Any], path: str, weights: Weights
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Attributes by name, and which of them are graphs, left as GraphProto.
+
+    path: of the node's first output, to name its tensors.
+    """
     values: dict[str, Any] = {}
+    graphs: tuple[str, ...] = ()
     for attribute in attributes:
         name, kind = attribute.name, attribute.type or _kind_of(attribute)
         if name in values:
@@ -48,17 +55,20 @@ def read_attributes(attributes: Iterable[Any], path: str, weights: Weights) -> d
         read = _READ.get(kind)
         if read is not None:
             values[name] = read(attribute)
-        elif kind == _KIND.TENSOR:
+        elif kind == _TENSOR:
             values[name] = make_tensor(attribute.t, path, weights)
+        elif kind == _GRAPH:
+            values[name] = attribute.g
+            graphs += (name,)
         elif kind == _KIND.SPARSE_TENSOR:
             values[name] = make_sparse(attribute.sparse_tensor, path, weights)
         elif kind == _KIND.TENSORS:
             values[name] = tuple(make_tensor(tensor, path, weights) for tensor in attribute.tensors)
+        elif attribute.ref_attr_name:
+            raise FuseError(f"attribute {name!r} of {path!r} refers to one of a function, outside any")
         else:
             raise FuseError(f"attribute {name!r} of {path!r} is of a kind that no ONNX operator has")
-        if attribute.ref_attr_name:
-            raise FuseError(f"attribute {name!r} of {path!r} refers to one of a function, outside any")
-    return values
+    return values, graphs
 
 
 def _kind_of(attribute: Any) -> int:

@@ -12,7 +12,7 @@ import onnx
 
 from fuse.ir import Op
 from fuse.lifting.draft import Node
-from fuse.types import UNKNOWN, Type
+from fuse.types import Type
 
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
@@ -23,47 +23,44 @@ class Conflicts:
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self.opsets = opsets
         self.lines: list[str] = []
-        self._alike: dict[str, tuple[tuple[str, ...], str]] = {}
+        #: kind -> (groups of inputs that are of one type, where the last group goes on for ever)
+        self._alike: dict[str, tuple[tuple[tuple[int, ...], ...], int]] = {}
 
     def check(self, op: Op, node: Node, types: Mapping[str, Type]) -> None:
         """Note the op if two operands of one type variable have different element types."""
         alike = self._alike.get(op.kind)
         if alike is None:
             alike = self._alike[op.kind] = self._read(op.kind)
-        variables, rest = alike
-        if not variables and not rest:
-            return
-        first: dict[str, int] = {}
-        for at, value in enumerate(op.inputs):
-            variable = variables[at] if at < len(variables) else rest
-            dtype = types.get(value, UNKNOWN).dtype
-            if not variable or not dtype:
-                continue
-            other = first.setdefault(variable, at)
-            before = types[op.inputs[other]].dtype
-            if before != dtype:
-                self.lines.append(
-                    f"{node}: {node.inputs[other]!r} is {before} and {node.inputs[at]!r} is {dtype}"
-                )
-                return
+        groups, endless = alike
+        inputs = op.inputs
+        for group in groups:
+            first, dtype = -1, ""
+            if endless >= 0 and endless in group:
+                group += tuple(range(endless + 1, len(inputs)))
+            for at in group:
+                if at >= len(inputs) or inputs[at] not in types:
+                    continue
+                other = types[inputs[at]][0]
+                if not dtype:
+                    first, dtype = at, other
+                elif other and other != dtype:
+                    names = node.inputs
+                    self.lines.append(f"{node}: {names[first]!r} is {dtype} and {names[at]!r} is {other}")
+                    return
 
-    def _read(self, kind: str) -> tuple[tuple[str, ...], str]:
-        """The type variable of each input of an operator, and of all that follow; "" for none."""
+    def _read(self, kind: str) -> tuple[tuple[tuple[int, ...], ...], int]:
         domain, _, name = kind.rpartition(".")
         try:
             schema = onnx.defs.get_schema(name, self.opsets.get(domain, 1), domain)
         except onnx.defs.SchemaError:
-            return (), ""
-        names = {constraint.type_param_str for constraint in schema.type_constraints}
-        variables = [
-            parameter.type_str if parameter.type_str in names and parameter.is_homogeneous else ""
-            for parameter in schema.inputs
-        ]
-        if sum(variable != "" for variable in variables) != len(set(variables) - {""}):
-            shared = True
-        else:
-            shared = bool(schema.inputs) and schema.inputs[-1].option == _VARIADIC
-        if not shared:
-            return (), ""
-        rest = variables[-1] if schema.inputs[-1].option == _VARIADIC else ""
-        return tuple(variables), rest
+            return (), -1
+        variables = {constraint.type_param_str for constraint in schema.type_constraints}
+        groups: dict[str, list[int]] = {}
+        endless = -1
+        for at, parameter in enumerate(schema.inputs):
+            if parameter.type_str in variables and parameter.is_homogeneous:
+                groups.setdefault(parameter.type_str, []).append(at)
+                if parameter.option == _VARIADIC:
+                    endless = at
+        found = (tuple(group) for group in groups.values() if len(group) > 1 or endless in group)
+        return tuple(found), endless

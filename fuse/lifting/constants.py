@@ -33,6 +33,6 @@ def constant_node(node: Node, path: str) -> Tensor:
         raise FuseError(f"{node} has a value of an unknown form: {form!r}")
     dtype, numpy_type = _FORMS[form]
     dims = (len(value),) if form.endswith("s") else ()
-    array = np.array(value, numpy_type).reshape(dims)
+    array: np.ndarray = np.array(value, numpy_type).reshape(dims)
     nbytes = sum(map(len, array.reshape(-1))) if dtype == "str" else array.nbytes
     return Tensor(path, dtype, dims, nbytes, array.copy)

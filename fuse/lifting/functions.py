@@ -19,6 +19,8 @@ def inline(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     Errors: a function that calls itself, directly or through others; one whose opset the model's
     own cannot express.
     """
+    if not model.functions:
+        return model, 0
     functions: dict[Key, onnx.FunctionProto] = {}
     for function in model.functions:
         key = (function.domain, function.name, function.overload)

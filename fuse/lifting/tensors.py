@@ -86,9 +86,10 @@ def _count(entries: dict[str, str], key: str, name: str) -> int:
 
 def _array(proto: onnx.TensorProto, name: str) -> np.ndarray:
     try:
-        return numpy_helper.to_array(proto)
+        array: np.ndarray = numpy_helper.to_array(proto)
     except (ValueError, TypeError) as error:
         raise FuseError(f"constant {name!r} cannot be read: {' '.join(str(error).split())}") from error
+    return array
 
 
 def _external(

@@ -64,7 +64,7 @@ class Scope:
         return UNKNOWN if found is None else declared(found[0], path, named=found[1])
 
     def is_read(self, name: str) -> bool:
-        """Whether any node of the graph or its bodies, or an output, reads a value."""
+        """Whether a node still to come, a body of one, or an output reads a value."""
         if self.reads is None:
             self.reads = {value for node in self.draft.nodes for value in node.reads}
             self.reads.update(self.draft.outputs)
@@ -103,7 +103,11 @@ class Lift:
         outputs = frozenset(draft.outputs)
         ops: list[Op] = []
         protos: list[object] = []
-        for node in draft.nodes:
+        rest = draft.nodes
+        rest.reverse()
+        while rest:
+            # Taken off the list, so that what is lifted already need not be held twice.
+            node = rest.pop()
             op = self._node(node, scope, outputs)
             if op is not None:
                 ops.append(op)
