@@ -267,3 +267,14 @@ def _scattered(call: Call, put: Callable[[np.ndarray, np.ndarray, np.ndarray], N
     except (ValueError, IndexError):
         return None
     return looked_up(content + updates, numbers)
+
+
+def one_hot(call: Call, dims: Sketch) -> Content | None:
+    """A vector that is `values[1]` at the index and `values[0]` elsewhere."""
+    at, values, count = call.content(0), call.content(2), element_count(dims)
+    if at is None or values is None or count is None or len(at) != 1 or len(values) != 2:
+        return None
+    index = at[0]
+    if not isinstance(index, int) or not -count <= index < count or call.dtype(2) in FLOATS:
+        return None
+    return tuple([values[1] if place == index % count else values[0] for place in range(count)])

@@ -164,7 +164,7 @@ ROWS: dict[str, Row] = {
     "Constant": Row((_constant_dtype,), constant),
     "ConstantOfShape": Row((_fill_dtype,), sized, content.filled),
     "Range": Row(((0, 1, 2),), arange, content.counting),
-    "OneHot": Row((2,), one_hot),
+    "OneHot": Row((2,), one_hot, content.one_hot),
     "RandomNormal": Row((attribute_dtype("dtype", 1),), from_attribute),
     "RandomUniform": Row((attribute_dtype("dtype", 1),), from_attribute),
     "Multinomial": Row((attribute_dtype("dtype", 6),), multinomial),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from fuse.ir import Graph
+from fuse.ir import Content, Graph
 from fuse.shape_functions.call import Call, Row, Sketch, Unclear, normal_axis, plus, quotient
 from fuse.types import UNKNOWN, Dim, Dims, Type, mul
 
@@ -78,27 +78,48 @@ def _bodies(call: Call) -> list[Graph]:
     return list(call.op.bodies.values())
 
 
-def _body_dtype(skip: int) -> Callable[[Call], str]:
-    """The dtype of the body output that output `call.output` is, `skip` further on."""
-
-    def dtype(call: Call) -> str:
-        found = {
-            call.types.get(body.outputs[call.output + skip], UNKNOWN).dtype
-            for body in _bodies(call)
-            if call.output + skip < len(body.outputs)
-        }
-        return found.pop() if len(found) == 1 else ""
-
-    return dtype
+def _taken(call: Call) -> list[Graph]:
+    """The branches that may run: one where the condition is known."""
+    bodies, condition = call.op.bodies, call.content(0)
+    if condition is not None and len(condition) == 1 and isinstance(condition[0], bool):
+        name = "then_branch" if condition[0] else "else_branch"
+        return [bodies[name]] if name in bodies else []
+    return list(bodies.values())
 
 
 def branches(call: Call) -> Sequence[Sketch | None]:
-    """If: what both branches make."""
-    bodies = _bodies(call)
-    if len(bodies) != 2 or len({len(body.outputs) for body in bodies}) != 1:
+    """If: what the branches that may run agree on."""
+    bodies = _taken(call)
+    if not bodies or len({len(body.outputs) for body in bodies}) != 1:
         raise Unclear
     made = zip(*(body.outputs for body in bodies), strict=True)
     return [_agreed([call.types.get(path, UNKNOWN) for path in paths]) for paths in made]
+
+
+def branch_content(call: Call, dims: Sketch) -> Content | None:
+    """If: the elements that the branches that may run make alike."""
+    found = {call.contents.get(body.outputs[call.output]) for body in _taken(call)}
+    return found.pop() if len(found) == 1 else None
+
+
+def branch_dtype(call: Call) -> str:
+    return _dtype_made(call, _taken(call), call.output)
+
+
+def _dtype_made(call: Call, bodies: list[Graph], number: int) -> str:
+    """The dtype of a body output, by number; "" where bodies differ."""
+    made = [body.outputs[number] for body in bodies if number < len(body.outputs)]
+    found = {call.types.get(path, UNKNOWN).dtype for path in made}
+    return found.pop() if len(found) == 1 else ""
+
+
+def loop_dtype(call: Call) -> str:
+    """The body's first output is its condition."""
+    return _dtype_made(call, _bodies(call), call.output + 1)
+
+
+def scan_dtype(call: Call) -> str:
+    return _dtype_made(call, _bodies(call), call.output)
 
 
 def loop(call: Call) -> Sequence[Sketch | None]:
@@ -166,7 +187,7 @@ ROWS: dict[str, Row] = {
     "RNN": Row((0,), recurrent),
     "Attention": Row((0, 1, 2, 0), attention),
     "LinearAttention": Row((0, 0), linear_attention),
-    "If": Row((_body_dtype(0),), branches),
-    "Loop": Row((_body_dtype(1),), loop),
-    "Scan": Row((_body_dtype(0),), scan),
+    "If": Row((branch_dtype,), branches, branch_content),
+    "Loop": Row((loop_dtype,), loop),
+    "Scan": Row((scan_dtype,), scan),
 }
