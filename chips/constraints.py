@@ -22,7 +22,7 @@ from fuse.types import FLOATS, Dim, Expr, add, nbytes, spans
 
 # ---- element types ------------------------------------------------------------------------------
 def dtypes(at: Operands, want: tuple[str, ...]) -> Answer:
-    """element type one of {want}"""
+    """element type {want}"""
     untyped = None
     for name, value in at.computed():
         dtype = at.type_of(value).dtype
@@ -44,7 +44,7 @@ def one_dtype(at: Operands, want: bool) -> Answer:
 
 
 def compute(at: Operands, want: tuple[str, ...]) -> Answer:
-    """computes in the type of {main} or in {want}"""
+    """computes in the type of {main}{want}"""
     key = "rope_compute" if at.kind == "rope" else "compute"
     dtype = at.attr(key) or ""
     return f"computes in {dtype}" if dtype and dtype not in (at.type(at.main).dtype, *want) else None
@@ -123,7 +123,7 @@ def known_width(at: Operands, want: bool) -> Answer:
 
 
 def residual(at: Operands, want: tuple[str, ...]) -> Answer:
-    """residual shaped like x: {want}"""
+    """residual shaped like x, {want}"""
     names = ("x", "y") if at.kind == "norm_add_norm" else ("x", "residual")
     first, second = at.dims(names[0]), at.dims(names[1])
     if first is None or second is None:
@@ -159,19 +159,19 @@ def residual_fits(at: Operands, want: bool) -> Answer:
 
 # ---- norms and products -------------------------------------------------------------------------
 def norm(at: Operands, want: tuple[str, ...]) -> Answer:
-    """norm one of {want}"""
+    """norm {want}"""
     kind = at.attr("norm")
     return None if kind in want else str(kind)
 
 
 def inner_norm(at: Operands, want: tuple[str, ...]) -> Answer:
-    """inner norm one of {want}"""
+    """inner norm {want}"""
     kind = at.attr("inner_norm")
     return None if kind in want else str(kind)
 
 
 def eps_at(at: Operands, want: tuple[str, ...]) -> Answer:
-    """place of eps one of {want}"""
+    """place of eps {want}"""
     place = at.attr("eps_at")
     return None if place in want else f"eps {at.attr('eps'):g} ({place})"
 
@@ -197,7 +197,7 @@ def scales(at: Operands, want: bool) -> Answer:
 
 
 def transposed(at: Operands, want: tuple[str, ...]) -> Answer:
-    """transposes of none but {want}"""
+    """no operand transposed but {want}"""
     flags = {"x": at.attr("trans_x"), "weight": at.attr("trans_weight")}
     found = [name for name, flag in flags.items() if flag and name not in want]
     return f"{found[0]} is transposed" if found else None
@@ -231,13 +231,13 @@ def max_weight_bytes(at: Operands, want: int) -> Answer:
 
 # ---- activations --------------------------------------------------------------------------------
 def activation(at: Operands, want: tuple[str, ...]) -> Answer:
-    """activation one of {want}"""
+    """activation {want}"""
     act = at.attr("act")
     return None if act in want else str(act)
 
 
 def slope(at: Operands, want: tuple[float, ...]) -> Answer:
-    """slope of the activation one of {want}"""
+    """slope of the activation {want}"""
     value = at.attr("act_alpha" if at.kind == "matmul_bias_act" else "alpha")
     return None if value in want else f"{value:g}"
 

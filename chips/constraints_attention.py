@@ -21,7 +21,7 @@ def head_dim(at: Operands, want: HeadDim) -> Answer:
 
 
 def mask(at: Operands, want: tuple[str, ...]) -> Answer:
-    """mask one of {want}"""
+    """mask {want}"""
     steps = tuple(step for step in at.attr("mask") if step != "cap")
     if len(steps) > 1:
         return f"{len(steps)} masks: {', '.join(steps)}"

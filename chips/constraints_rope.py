@@ -13,7 +13,7 @@ _BY_ELEMENT = frozenset({"Cos", "Sin", "Cast", "Mul", "Unsqueeze", "Gather", "Id
 
 
 def form(at: Operands, want: tuple[str, ...]) -> Answer:
-    """rotation of pairs taken as {want}"""
+    """pairs of lanes taken as {want}"""
     pairs = at.attr("form")
     return None if pairs in want else str(pairs)
 

@@ -7,26 +7,39 @@ from typing import Any
 from chips.schema import HeadDim, Layouts, Number
 
 
+#: Constraints whose figures are all meant, not one of them.
+_ALL_OF = frozenset({"rows", "constant", "transposed"})
+_PHRASES = {
+    ("softcap", False): "none",
+    ("tables", False): "a base or divisors and an offset",
+    ("offset", "none"): "none",
+    ("offset", "constant"): "none, or of a constant weight",
+    ("tables", "half"): "tables of one entry a pair",
+    ("tables", "half_or_repeated"): "tables of one entry a pair, or of halves that repeat",
+}
+
+
 def words(want: Any, name: str) -> str:
-    """A chip's figures as words of a sentence."""
+    """What a chip's file gives for the constraint `name`, as it stands in its sentence."""
     if isinstance(want, Layouts):
-        parts = [
-            f"{key} {' or '.join(names)}" for key in ("q", "k", "v", "out") if (names := getattr(want, key))
-        ]
-        return "; ".join(parts)
+        return _layout_words(want)
     if isinstance(want, Number):
         return _number_words(want)
-    if want is False:
-        return {"softcap": "none", "tables": "a base or divisors and an offset"}.get(name, "no")
     if isinstance(want, tuple):
         items = [f"{item:g}" if isinstance(item, float) else str(item).replace("_", " ") for item in want]
-        return ", ".join(items) or "none"
-    texts = {
-        "constant": "none, or of a constant weight",
-        "half": "tables of one entry a pair",
-        "half_or_repeated": "tables of one entry a pair, or of halves that repeat",
-    }
-    return texts.get(str(want), str(want).replace("_", " the "))
+        if name == "compute":
+            return "".join(f" or {item}" for item in items)
+        return ("one of " if len(items) > 1 and name not in _ALL_OF else "") + (", ".join(items) or "none")
+    return _PHRASES.get((name, want), str(want).replace("_", " the "))
+
+
+def _layout_words(want: Layouts) -> str:
+    """Operands that may have the same axes are named together."""
+    together: dict[tuple[str, ...], list[str]] = {}
+    for key in ("q", "k", "v", "out"):
+        if allowed := getattr(want, key):
+            together.setdefault(allowed, []).append(key)
+    return "; ".join(f"of {', '.join(keys)}: {' | '.join(allowed)}" for allowed, keys in together.items())
 
 
 def _number_words(want: Number) -> str:
