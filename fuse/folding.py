@@ -68,6 +68,11 @@ def fold(op: Op, types: Mapping[str, Type], contents: Mapping[str, Content]) -> 
     return None if op.kind in _RANDOM or op.bodies else found
 
 
+def domain_opset(kind: str, opsets: Mapping[str, int]) -> int:
+    """The version of the operator set that an op is of; 1 for a domain that is not imported."""
+    return opsets.get(kind.rpartition(".")[0], 1)
+
+
 def live(ops: Sequence[Op], outputs: Sequence[str]) -> list[int]:
     """The places of the ops that an output depends on, also through a body, in order."""
     wanted = set(outputs)

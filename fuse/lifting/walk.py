@@ -8,14 +8,14 @@ from typing import Any
 
 import onnx
 
-from fuse.folding import fold, live
+from fuse.folding import domain_opset, fold, live
+from fuse.homes import Homes
 from fuse.ir import Content, Graph, Model, Op, Tensor, make_base
 from fuse.lifting.attributes import declared
 from fuse.lifting.bodies import body_types
 from fuse.lifting.conflicts import Conflicts
 from fuse.lifting.constants import constant_node
 from fuse.lifting.draft import Draft, Node
-from fuse.lifting.homes import Homes
 from fuse.lifting.tensors import content_of
 from fuse.shapes import infer
 from fuse.types import DTYPES, UNKNOWN, FuseError, Type
@@ -211,14 +211,10 @@ class Lift:
         return inputs  # type: ignore[return-value]
 
     def _infer(self, op: Op, node: Node, scope: Scope) -> None:
-        domain, _, _ = op.kind.rpartition(".")
-        version = self.opsets.get(domain)
-        if version is None:
-            if not domain:
-                raise FuseError(f"{node} is of ai.onnx, of which the model imports no opset")
-            version = 1
+        if not self.opset and "." not in op.kind:
+            raise FuseError(f"{node} is of ai.onnx, of which the model imports no opset")
         types = self.types
-        infer(op, types, self.contents, version)
+        infer(op, types, self.contents, domain_opset(op.kind, self.opsets))
         self.conflicts.check(op, node, types)
         for name, path in zip(node.outputs, op.outputs, strict=True):
             if path and (types[path].dims is None or not types[path].dtype):

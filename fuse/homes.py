@@ -6,10 +6,13 @@ Where all its dims can be told from graph inputs, it reads those instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fuse.ir import Op
-from fuse.types import Dims, Expr, Type, symbol
+from fuse.types import Dim, Dims, Expr, Type, substitute, symbol
+
+#: The kind of an op that makes a vector of dims, read off graph inputs.
+KIND = "fuse.Dims"
 
 
 class Homes:
@@ -29,7 +32,7 @@ class Homes:
             for axis, dim in enumerate(type.dims):
                 if isinstance(dim, Expr) and len(dim.symbols) == 1:
                     (name,) = dim.symbols
-                    if dim == symbol(name) and not name.startswith("?"):
+                    if dim == symbol(name):
                         self.axes.setdefault(name, (path, axis))
 
     def rewritten(self, op: Op, dims: Dims | None) -> Op | None:
@@ -46,7 +49,18 @@ class Homes:
         if dims in self.exact:
             return op._replace(inputs=(self.exact[dims],))
         shown = dims[slice(op.attrs.get("start", 0), op.attrs.get("end"))]
-        order = dict.fromkeys(name for dim in shown if isinstance(dim, Expr) for name in sorted(dim.symbols))
-        inputs = tuple(dict.fromkeys(self.axes[name][0] for name in order))
-        homes = tuple((name, inputs.index(self.axes[name][0]), self.axes[name][1]) for name in order)
-        return op._replace(kind="fuse.Dims", inputs=inputs, attrs={"dims": shown, "homes": homes})
+        return dims_op(op, shown, self.axes)
+
+
+def dims_op(op: Op, dims: Dims, axes: Mapping[str, tuple[str, int]]) -> Op:
+    """The `fuse.Dims` that makes these dims in place of an op. axes: symbol -> (input, axis)."""
+    needed = dict.fromkeys(name for dim in dims if isinstance(dim, Expr) for name in sorted(dim.symbols))
+    inputs = tuple(dict.fromkeys(axes[name][0] for name in needed))
+    homes = tuple((name, inputs.index(axes[name][0]), axes[name][1]) for name in needed)
+    return op._replace(kind=KIND, inputs=inputs, attrs={"dims": dims, "homes": homes})
+
+
+def substituted_dims(op: Op, values: Mapping[str, Dim]) -> Op:
+    """A `fuse.Dims` with symbols replaced by numbers; it reads only the inputs it still needs."""
+    axes = {name: (op.inputs[at], axis) for name, at, axis in op.attrs["homes"]}
+    return dims_op(op, tuple(substitute(dim, values) for dim in op.attrs["dims"]), axes)
