@@ -87,8 +87,8 @@ class Op(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What identifies the op: the path of its first output."""
-        return self.outputs[0]
+        """What identifies the op: the path of its first output that is not absent."""
+        return self.outputs[0] or next(filter(None, self.outputs), "")
 
     @property
     def bodies(self) -> dict[str, Graph]:
@@ -245,6 +245,12 @@ class Graph:
         self.into: list[int] = list(range(len(base.lifted)))
         #: class -> the slots where an op of it was ever put (some may have gone since).
         self.built: dict[str, list[int]] = {}
+
+    def __str__(self) -> str:
+        """One op a line (`fuse.text`)."""
+        from fuse.text import text
+
+        return text(self)
 
     # ---- reading -------------------------------------------------------------------------------
     @property

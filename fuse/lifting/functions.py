@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
+from google.protobuf.message import EncodeError
 from onnx import inliner
 
 from fuse.types import FuseError
@@ -33,7 +34,7 @@ def inline(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     _refuse_recursion({key: [k for k in _called(f.node) if k in functions] for key, f in functions.items()})
     try:
         flat = inliner.inline_local_functions(model, convert_version=True)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, EncodeError) as error:
         raise FuseError(f"the local functions cannot be inlined: {' '.join(str(error).split())}") from error
     left = next((key for key in _called(flat.graph.node) if key in functions), None)
     if left is not None:

@@ -111,7 +111,7 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        if data[0] in _FIRST_BYTES and b"\n" not in data[:1]:
+        if data[0] in _FIRST_BYTES:
             raise FuseError(f"{path} is damaged or cut short: its protobuf does not parse") from error
         raise FuseError(f"{path} is not an ONNX model") from error
     if not proto.HasField("graph") and not proto.ir_version and not proto.opset_import:

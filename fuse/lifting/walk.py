@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import onnx
@@ -76,7 +76,7 @@ class Lift:
 
     def __init__(self, proto: onnx.ModelProto, opsets: dict[str, int], draft: Draft) -> None:
         self.opsets, self.opset = opsets, opsets.get("", 0)
-        self.defaults_are_constants = 0 < proto.ir_version < FIRST_IR_WITH_CONSTANTS
+        self.old = 0 < proto.ir_version < FIRST_IR_WITH_CONSTANTS
         self.types: dict[str, Type] = {}
         self.contents: dict[str, Content] = {}
         self.constants: dict[str, Tensor] = {}
@@ -96,8 +96,9 @@ class Lift:
     def graph(self, draft: Draft, around: Scope | None, inputs: tuple[Type | None, ...]) -> Graph:
         """Lift a graph. inputs: for a body, what its owner tells of its inputs' types, by position."""
         scope = Scope(draft, around)
-        overridable = self._define(scope, inputs)
-        kept_inputs = [v for v in draft.inputs if not self.defaults_are_constants or v not in draft.constants]
+        # A body's inputs are always given, whatever their defaults.
+        constants = draft.constants.keys() if self.old and around is None else frozenset()
+        overridable = self._define(scope, inputs, constants)
         self.nodes += len(draft.nodes)
         self.counts["sorted"] += draft.moved
         outputs = frozenset(draft.outputs)
@@ -112,14 +113,14 @@ class Lift:
             if op is not None:
                 ops.append(op)
                 protos.append(node.proto)
-        paths = [self._output(scope, name) for name in draft.outputs]
+        paths = [self._output(scope, value) for value in draft.proto.output]
         kept = live(ops, paths)
         self.counts["unread"] += len(ops) - len(kept)
         return Graph(
             make_base(
                 model=self.model,
                 prefix=draft.prefix,
-                inputs=[scope.paths[name] for name in kept_inputs],
+                inputs=[scope.paths[name] for name in draft.inputs if name not in constants],
                 outputs=paths,
                 ops=[ops[at] for at in kept],
                 types=self.types,
@@ -130,8 +131,13 @@ class Lift:
             )
         )
 
-    def _define(self, scope: Scope, inputs: tuple[Type | None, ...]) -> dict[str, Tensor]:
-        """Give the inputs and initializers of a graph their paths and types; returns the defaults."""
+    def _define(
+        self, scope: Scope, inputs: tuple[Type | None, ...], constants: Collection[str]
+    ) -> dict[str, Tensor]:
+        """Give the inputs and initializers of a graph their paths and types; returns the defaults.
+
+        constants: initializers that are constants even where they are inputs too.
+        """
         draft = scope.draft
         for name in dict.fromkeys((*draft.inputs, *draft.constants, *draft.made)):
             self._claim(name, scope)
@@ -142,7 +148,7 @@ class Lift:
             self.types[path] = _meet(known, declared(value, path))
         for name, tensor in draft.constants.items():
             path = scope.paths[name] = draft.prefix + name
-            if path in self.types and not self.defaults_are_constants:
+            if path in self.types and name not in constants:
                 overridable[path] = tensor
                 self.types[path] = _meet(self.types[path], Type(tensor.dtype, None))
             else:
@@ -165,10 +171,16 @@ class Lift:
         if content is not None:
             self.contents[path] = content
 
-    def _output(self, scope: Scope, name: str) -> str:
+    def _output(self, scope: Scope, value: onnx.ValueInfoProto) -> str:
+        name = value.name
         path = scope.find(name)
-        if path is None:
+        if path is None or not name:
             raise FuseError(f"graph output {name!r} is made by no node{scope.draft.where}")
+        said, known = declared(value, path).dtype, self.types.get(path, UNKNOWN).dtype
+        if said and known and said != known:
+            self.conflicts.lines.append(
+                f"graph output {name!r}{scope.draft.where} is declared {said} and its node makes {known}"
+            )
         return path
 
     # ---- one node ------------------------------------------------------------------------------
@@ -251,6 +263,8 @@ def _identity(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> 
 
 
 def _dropout(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> bool:
+    if not node.outputs[0]:
+        return False
     training = inputs[2] if len(inputs) > 2 else ""
     if training and (training not in lift.constants or lift.contents.get(training) != (False,)):
         return False
