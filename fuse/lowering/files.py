@@ -16,18 +16,19 @@ from typing import BinaryIO
 
 import onnx
 
-from fuse.lowering.model import Lowered
+from fuse.lowering.model import Lowered, copy_field
 from fuse.lowering.tensors import Piece, raw_bytes
 from fuse.types import FuseError
 
 #: How much is held at a time where the system cannot copy between files itself.
 CHUNK_BYTES = 8 << 20
+#: How many bytes of inline weights are encoded at a time.
+BATCH_BYTES = 64 << 20
 #: What copy_file_range says on file systems that cannot.
 _CANNOT_COPY = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 )
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
-_INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
 _LENGTH_DELIMITED = 2
 
 
@@ -57,32 +58,51 @@ def replacing(*targets: Path) -> Iterator[list[BinaryIO]]:
 
 
 def write_model(file: BinaryIO, lowered: Lowered) -> None:
-    """Write a model as ModelProto, its initializers one after the other.
+    """Write a model as ModelProto, its initializers a batch at a time.
 
-    Fields of a protobuf message may stand in any order, so the weights follow the rest of the
-    graph and only one is held twice at a time.
+    The fields of a protobuf message may stand in any order, so the weights can follow the rest of
+    the graph, and only a batch of them is held twice.
     """
     model, tensors = lowered
     rest = onnx.ModelProto()
-    rest.CopyFrom(model)
-    graph = rest.graph.SerializeToString(deterministic=True)
-    rest.ClearField("graph")
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            copy_field(rest, field.name, value)
     file.write(rest.SerializeToString(deterministic=True))
-    headers = [_header(_INITIALIZER_FIELD, tensor.ByteSize()) for tensor in tensors]
-    length = len(graph) + sum(map(len, headers)) + sum(tensor.ByteSize() for tensor in tensors)
-    file.write(_header(_GRAPH_FIELD, length) + graph)
-    for header, tensor in zip(headers, tensors, strict=True):
-        file.write(header + tensor.SerializeToString(deterministic=True))
+    graph = model.graph.SerializeToString(deterministic=True)
+    batches = list(_batches(tensors))
+    length = len(graph) + sum(_packed(batch).ByteSize() for batch in batches)
+    file.write(_varint(_GRAPH_FIELD << 3 | _LENGTH_DELIMITED) + _varint(length) + graph)
+    for batch in batches:
+        file.write(_packed(batch).SerializeToString(deterministic=True))
 
 
-def _header(field: int, length: int) -> bytes:
-    """The key and length of a length-delimited field, as varints."""
+def _batches(tensors: Sequence[onnx.TensorProto]) -> Iterator[list[onnx.TensorProto]]:
+    batch: list[onnx.TensorProto] = []
+    size = 0
+    for tensor in tensors:
+        batch.append(tensor)
+        size += tensor.ByteSize()
+        if size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _packed(tensors: Sequence[onnx.TensorProto]) -> onnx.GraphProto:
+    """A graph of initializers alone: its bytes are those they take in the whole graph."""
+    graph = onnx.GraphProto()
+    graph.initializer.extend(tensors)
+    return graph
+
+
+def _varint(number: int) -> bytes:
     encoded = bytearray()
-    for number in (field << 3 | _LENGTH_DELIMITED, length):
-        while number > 0x7F:
-            encoded.append(number & 0x7F | 0x80)
-            number >>= 7
-        encoded.append(number)
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
     return bytes(encoded)
 
 

@@ -114,7 +114,7 @@ def _free(wanted: str, taken: set[str]) -> str:
 
 def _structure(op: Op, parts: Sequence[Part]) -> tuple[_Structure, tuple[str, ...]]:
     """What a fused op computes, free of the names of its values, and what its call reads."""
-    inputs = _stripped(op.inputs)
+    inputs = stripped(op.inputs)
     formals = _operand_names(op.kind, len(inputs))
     labels: dict[str, str] = {"": ""}
     for value, formal in zip(inputs, formals, strict=True):
@@ -141,7 +141,7 @@ def _structure(op: Op, parts: Sequence[Part]) -> tuple[_Structure, tuple[str, ..
 
 def _line(part: Part, labels: Mapping[str, str]) -> _Line:
     op, node = part.op, part.node
-    reads = tuple(labels[value] for value in part.reads)
+    reads = tuple(labels[value] for value in stripped(part.reads))
     writes = tuple(labels[value] for value in op.outputs)
     if op.kind == dims.KIND:
         attrs = repr((op.attrs["dims"], op.attrs["homes"])).encode()
@@ -151,7 +151,7 @@ def _line(part: Part, labels: Mapping[str, str]) -> _Line:
     return _Line(node.op_type, domain, attrs, reads, writes)
 
 
-def _stripped(inputs: Sequence[str]) -> list[str]:
+def stripped(inputs: Sequence[str]) -> list[str]:
     """Inputs without the absent ones at the end: a trailing empty input crashes some runtimes."""
     kept = list(inputs)
     while kept and not kept[-1]:

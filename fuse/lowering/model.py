@@ -10,7 +10,7 @@ from onnx import helper
 
 from fuse.ir import Graph, Op, Tensor, leaves
 from fuse.lowering import dims
-from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part
+from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part, stripped
 from fuse.lowering.scope import Names, Scope
 from fuse.lowering.tensors import Place, is_external, sparse
 from fuse.types import FuseError
@@ -39,7 +39,7 @@ def lowered(graph: Graph, rules: Mapping[str, str], place: Place, version: str) 
     writer = _Writer(graph, rules, place)
     model = onnx.ModelProto()
     _copy_fields(source, model, _MODEL_REMADE)
-    initializers = writer.graph(graph, source.graph, model.graph, None)
+    initializers = writer.graph(Scope(graph, writer.names), source.graph, model.graph)
     _finish(model, source, writer.functions, initializers, version)
     return Lowered(model, initializers)
 
@@ -67,14 +67,18 @@ def _finish(
 def _copy_fields(source: Any, target: Any, without: frozenset[str]) -> None:
     """Every field that is set, but those that are made anew."""
     for field, value in source.ListFields():
-        if field.name in without:
-            continue
-        if isinstance(value, str | int | float | bytes):
-            setattr(target, field.name, value)
-        elif hasattr(value, "MergeFrom") and not hasattr(value, "extend"):
-            getattr(target, field.name).MergeFrom(value)
-        else:
-            getattr(target, field.name).extend(value)
+        if field.name not in without:
+            copy_field(target, field.name, value)
+
+
+def copy_field(target: Any, name: str, value: Any) -> None:
+    """Set a field of a message to the value that another message of its kind has."""
+    if isinstance(value, str | int | float | bytes):
+        setattr(target, name, value)
+    elif hasattr(value, "extend"):
+        getattr(target, name).extend(value)
+    else:
+        getattr(target, name).CopyFrom(value)
 
 
 class _Writer:
@@ -82,24 +86,22 @@ class _Writer:
 
     def __init__(self, graph: Graph, rules: Mapping[str, str], place: Place) -> None:
         self._rules, self._place = rules, place
-        self._names = Names(graph)
+        self.names = Names(graph)
         self.functions = Functions(graph.base.model.opsets)
 
-    def graph(
-        self, graph: Graph, source: onnx.GraphProto, target: onnx.GraphProto, outer: Scope | None
-    ) -> list[onnx.TensorProto]:
-        """Fill `target` from the graph, all but its initializers, which are returned."""
-        scope = Scope(graph, self._names, outer)
+    def graph(self, scope: Scope, source: onnx.GraphProto, target: onnx.GraphProto) -> list[onnx.TensorProto]:
+        """Fill `target` from a graph, all but its initializers, which are returned."""
+        graph = scope.graph
         nodes = list(self._nodes(scope))
         _copy_fields(source, target, _GRAPH_REMADE)
         declared = {value.name: value for value in source.input}
         inputs = [declared[path[len(graph.base.prefix) :]] for path in graph.base.inputs]
         target.input.extend(_named(inputs, [scope.name(path) for path in graph.base.inputs]))
-        outputs, passed = self._outputs(scope)
+        outputs, passed = self._outputs(scope, [value.name for value in source.output])
         target.output.extend(_named(source.output, outputs))
         target.node.extend(nodes)
         target.node.extend(passed)
-        self._annotate(source, target, outer is None)
+        self._annotate(source, target, scope.outer is None)
         return self._initializers(scope, target)
 
     def _initializers(self, scope: Scope, target: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -115,21 +117,26 @@ class _Writer:
                 dense.append(self._place(name, tensor))
         return dense
 
-    def _outputs(self, scope: Scope) -> tuple[list[str], list[onnx.NodeProto]]:
-        """Names of the outputs, and an Identity for each that a body may not return as it is.
+    def _outputs(self, scope: Scope, wanted: list[str]) -> tuple[list[str], list[onnx.NodeProto]]:
+        """Names of the outputs, and an Identity for each that may not be returned as it is.
 
-        A body's output is known by its place, not its name: it can be a value that the lift found
-        equal. But runtimes refuse a body that returns a value of an enclosing graph, or one value twice.
+        wanted: their names in the file. The model's own outputs keep them. A body's output is known by
+        its place, so it can be a value that the lift found equal; but runtimes refuse a body that
+        returns a value of a graph around it, or one value twice.
         """
         names: list[str] = []
         passed: list[onnx.NodeProto] = []
-        for path in scope.graph.base.outputs:
+        for path, given in zip(scope.graph.base.outputs, wanted, strict=True):
             name = scope.name(path)
-            if scope.outer is not None and (name in names or not scope.owns(path)):
-                given = self._names.fresh(f"{name}_returned")
-                passed.append(helper.make_node("Identity", [name], [given], given))
-                name = given
-            names.append(name)
+            if scope.outer is None:
+                returned = given
+            elif name in names or not scope.owns(path):
+                returned = self.names.fresh(f"{name}_returned")
+            else:
+                returned = name
+            if returned != name:
+                passed.append(helper.make_node("Identity", [name], [returned], returned))
+            names.append(returned)
         return names, passed
 
     def _annotate(self, source: onnx.GraphProto, target: onnx.GraphProto, whole: bool) -> None:
@@ -146,7 +153,7 @@ class _Writer:
     # ---- nodes ---------------------------------------------------------------------------------
     def _nodes(self, scope: Scope) -> Iterator[onnx.NodeProto]:
         """The nodes of a graph, in order."""
-        shapes = dims.DimsWriter(self._names.fresh)
+        shapes = dims.DimsWriter(self.names.fresh)
         for op in scope.graph.slots:
             if op is None:
                 continue
@@ -168,12 +175,11 @@ class _Writer:
         if op.kind == dims.KIND:
             measured = _measured(op, scope.graph)
             if measured is None:
-                return shapes.expand(op, [scope.name(value) for value in reads], scope.name(op.path))
+                return shapes.expand(op, scope.of(reads), scope.name(op.path))
             reads = (measured,)
         part = self._part(op, scope, reads)
         node = part.node
-        inputs = [scope.name(value) for value in part.reads]
-        outputs = [scope.name(value) for value in op.outputs]
+        inputs, outputs = scope.of(stripped(part.reads)), scope.of(op.outputs)
         bodies = op.bodies if op.attrs else {}
         if node.input == inputs and node.output == outputs and not bodies:
             return (node,)
@@ -185,23 +191,30 @@ class _Writer:
             if attribute.name in bodies:
                 original = next(a.g for a in node.attribute if a.name == attribute.name)
                 attribute.g.Clear()
-                initializers = self.graph(bodies[attribute.name], original, attribute.g, scope)
-                attribute.g.initializer.extend(initializers)
+                slot = scope.graph.into[op.slot]
+                body = Scope(bodies[attribute.name], self.names, scope, slot)
+                attribute.g.initializer.extend(self.graph(body, original, attribute.g))
         return (changed,)
 
     def _part(self, op: Op, scope: Scope, reads: tuple[str, ...]) -> Part:
         """A leaf, its node, and the value behind each of the node's inputs."""
         node = scope.graph.base.nodes[op.slot]
         assert isinstance(node, onnx.NodeProto)
-        outside = {key: t for key, t in op.attrs.items() if isinstance(t, Tensor) and is_external(t.proto)}
-        if outside:
-            moved = onnx.NodeProto()
-            moved.CopyFrom(node)
-            for attribute in moved.attribute:
-                if attribute.name in outside:
-                    attribute.t.CopyFrom(self._place(attribute.t.name, outside[attribute.name]))
-            node = moved
+        if any(isinstance(value, Tensor) for value in op.attrs.values()):
+            node = self._relocated(op, node)
         return Part(op, node, reads)
+
+    def _relocated(self, op: Op, node: onnx.NodeProto) -> onnx.NodeProto:
+        """The node with tensor attributes whose data is external pointing to where it goes."""
+        outside = {key: t for key, t in op.attrs.items() if isinstance(t, Tensor) and is_external(t.proto)}
+        if not outside:
+            return node
+        moved = onnx.NodeProto()
+        moved.CopyFrom(node)
+        for attribute in moved.attribute:
+            if attribute.name in outside:
+                attribute.t.CopyFrom(self._place(attribute.t.name, outside[attribute.name]))
+        return moved
 
     def _call(self, op: Op, members: list[Op], scope: Scope) -> onnx.NodeProto:
         """A fused op as a call of its function, with what it stands for in its metadata."""
@@ -210,8 +223,8 @@ class _Writer:
         path = next(filter(None, op.outputs))
         anchor = next(part for part in reversed(parts) if path in part.op.outputs)
         node = onnx.NodeProto(op_type=call.function, domain=DOMAIN, name=op.name or anchor.op.name)
-        node.input.extend(scope.name(value) for value in call.inputs)
-        node.output.extend(scope.name(value) for value in op.outputs if value)
+        node.input.extend(scope.of(call.inputs))
+        node.output.extend(scope.of(filter(None, op.outputs)))
         replaced = [anchor, *(part for part in parts if part is not anchor)]
         node.metadata_props.add(key="fuse.fused", value=", ".join(map(_described, replaced)))
         if path in self._rules:
@@ -226,6 +239,8 @@ def _measured(op: Op, graph: Graph) -> str | None:
     base = graph.base
     node = base.nodes[op.slot]
     assert isinstance(node, onnx.NodeProto)
+    if node.op_type != "Shape":
+        return None
     value = base.prefix + node.input[0]
     maker = graph.producer(value)
     if maker is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fuse.ir import Graph
 
 
@@ -42,13 +44,17 @@ class Names:
 
 
 class Scope:
-    """The names of one graph. `read` collects its constants in the order they are first read."""
+    """The names of one graph. `read` collects its constants in the order they are first read.
 
-    def __init__(self, graph: Graph, names: Names, outer: Scope | None = None) -> None:
-        self.graph, self.names, self.outer = graph, names, outer
+    outer: the scope around a body. owner: the slot that the op with the body now has there.
+    """
+
+    def __init__(self, graph: Graph, names: Names, outer: Scope | None = None, owner: int = -1) -> None:
+        self.graph, self.names, self.outer, self._owner_slot = graph, names, outer, owner
         self.read: dict[str, str] = {}
         self._prefix = graph.base.prefix
         self._inputs = frozenset(graph.base.inputs)
+        self._constants = graph.base.constants
         self._known: dict[str, str] = {"": ""}
 
     def name(self, path: str) -> str:
@@ -59,6 +65,17 @@ class Scope:
             known = owner._own_name(path) if owner is self else owner.name(path)
             self._known[path] = known
         return known
+
+    def of(self, paths: Iterable[str]) -> list[str]:
+        """The names of several values."""
+        if self.outer is not None:
+            return [self.name(path) for path in paths]
+        # Nothing is renamed in the whole model's graph, which has nearly all of its nodes.
+        names = list(paths)
+        for path in names:
+            if path in self._constants:
+                self.read[path] = path
+        return names
 
     def owns(self, path: str) -> bool:
         """Whether the value belongs to this graph and not to one around it."""
@@ -72,16 +89,26 @@ class Scope:
 
     def _own_name(self, path: str) -> str:
         name = path[len(self._prefix) :]
-        if self.outer is not None and self.outer._declares(name):
-            # The file allows no second value of that name inside, and a body may capture the first.
+        if self._is_seen(name):
+            # Inside a body the file allows no second value of a name that the body sees.
             name = self.names.fresh(name)
-        if path in self.graph.base.constants and path not in self._inputs:
+        if path in self._constants:
             self.read[path] = name
         return name
 
-    def _declares(self, name: str) -> bool:
-        """Whether this graph or one around it has a value of that name."""
-        base, path = self.graph.base, self._prefix + name
-        if path in base.producer or path in base.constants or path in self._inputs:
+    def _is_seen(self, name: str) -> bool:
+        """Whether a graph around this one has a value of that name where the owner stands.
+
+        What is made later, and the owner's own results, cannot be seen: exporters often call the
+        results of an If as its branches do.
+        """
+        outer = self.outer
+        if outer is None:
+            return False
+        base, path = outer.graph.base, outer._prefix + name
+        if path in base.constants or path in outer._inputs:
             return True
-        return self.outer is not None and self.outer._declares(name)
+        made = base.producer.get(path)
+        if made is not None and outer.graph.into[made] < self._owner_slot:
+            return True
+        return outer._is_seen(name)
