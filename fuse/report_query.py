@@ -156,9 +156,9 @@ def explain(report: Report, asked: str, name: str | None) -> list[str]:
         said.append(f"refused by {report.chip.name}: " + _quoted(refused))
     held = [row for row in rows if row.kind == "held"] if asked != "held" else []
     if held:
-        said.append(f"held, would have fired {sum(_fires(row) for row in held)} times of {len(held)}")
+        said.append(f"held; would have fired in {sum(map(_fires, held))} of {len(held)} places")
     elif name in report.held_rules and asked != "held":
-        said.append("held, and would have found nothing")
+        said.append("held; would have found nothing")
     fired = sum(row.kind == "fired" for row in rows) if asked != "fired" else 0
     if fired:
         said.append(f"fired {fired}")

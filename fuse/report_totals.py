@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator
 
 from fuse.ir import Graph
 from fuse.report_rows import Coverage, Totals
-from fuse.report_saves import FREE_VIEWS, moved, sum_bytes
-from fuse.types import Dim, Type
+from fuse.report_saves import FREE_VIEWS, sum_bytes
+from fuse.types import UNKNOWN, Dim, Type
 
 #: Operators of ai.onnx that are a fusion already; every operator of com.microsoft counts as one.
 NATIVE = frozenset(
@@ -39,30 +39,36 @@ NATIVE = frozenset(
 def totals(graph: Graph) -> Totals:
     """The totals of a graph and its bodies."""
     launches = ops = 0
-    traffic: Counter[Type] = Counter()
+    values: list[str] = []
     count: Counter[str] = Counter()
     inside: Counter[str] = Counter()
     for one in (graph, *graph.bodies()):
-        launches += _launches(one, traffic)
         ops += len(one.base.lifted)
         sizes = Counter(one.into)
         for op in one.slots:
-            if op is not None and (op.parts or op.kind in NATIVE or op.kind.startswith("com.microsoft.")):
-                count[op.kind] += 1
-                inside[op.kind] += sizes[op.slot]
-    total, unknown = sum_bytes(traffic.items())
+            if op is None:
+                continue
+            kind = op.kind
+            if kind not in FREE_VIEWS:
+                launches += 1
+                values += {*op.inputs, *op.outputs}
+            if op.parts or kind in NATIVE or kind.startswith("com.microsoft."):
+                count[kind] += 1
+                inside[kind] += sizes[op.slot]
+    total, unknown = sum_bytes(_types(graph, values))
     classes = tuple(Coverage(name=k, count=count[k], ops=inside[k]) for k in sorted(count))
     return Totals(ops=ops, launches=launches, bytes=_text(total), unknown=unknown, classes=classes)
 
 
-def _launches(graph: Graph, count: Counter[Type]) -> int:
-    """Ops that launch; adds the types of the values they read and write to `count`."""
-    launches = 0
-    for op in graph.slots:
-        if op is not None and op.kind not in FREE_VIEWS:
-            launches += 1
-            count.update(moved(graph, op))
-    return launches
+def _types(graph: Graph, values: list[str]) -> ItemsView[Type, int]:
+    """The type of each value that is read or written, with how often; constants left out."""
+    types, constants = graph.base.types, graph.base.constants
+    count: dict[Type, int] = {}
+    for value, times in Counter(values).items():
+        if value and value not in constants:
+            type = types.get(value, UNKNOWN)
+            count[type] = count.get(type, 0) + times
+    return count.items()
 
 
 def _text(total: Dim) -> int | str:

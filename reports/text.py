@@ -34,9 +34,9 @@ def render(report: Report, view: View) -> str:
     rows = chosen(report, view)
     head = _head(report)
     costs = _costs(report, open_ones(rows, view), view)
-    tail = [f"more: fuse why {view.source} RULE|OP|ID, fuse report R.json --every"]
+    tail = ["", f"more: {', '.join(view.more)}"] if view.more else []
     room = None if view.every else PAGE - len(head) - len(costs) - len(tail) - 2
-    lines = [*head, "", *_rules(report, rows, room), *costs, "", *tail]
+    lines = [*head, "", *_rules(report, rows, room), *costs, *tail]
     return "".join(clip(line.rstrip(), view.width) + "\n" for line in lines)
 
 

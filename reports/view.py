@@ -10,7 +10,7 @@ from fuse.report import Decision, Report
 class View(NamedTuple):
     """rule: a rule or class. outcomes: outcome kinds; empty is the form's own choice. at: an op by
     name or path. top: how many groups. every: each place, and what fired or was built on too.
-    width: columns, None does not clip. source: what to type after `fuse why` for this report.
+    width: columns, None does not clip. more: commands that tell more, for the last line.
     """
 
     rule: str | None = None
@@ -19,7 +19,7 @@ class View(NamedTuple):
     top: int = 5
     every: bool = False
     width: int | None = None
-    source: str = "R.json"
+    more: tuple[str, ...] = ()
 
     @property
     def narrowed(self) -> bool:
