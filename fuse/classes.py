@@ -49,7 +49,7 @@ _RMS = {
 }
 _NORM = {"norm": Attr("rms", "rms or layer: what the norm is"), **_RMS}
 _ROPE = {
-    "form": Attr("half", "half: the two halves of the width are the pairs; interleaved: even and odd lanes"),
+    "form": Attr("half", "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: reads even and odd lanes, writes halves; halves_to_pairs: the reverse"),
     "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
     "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
     "position_ids": Attr(False, "cos and sin are tables of rows that position_ids selects"),

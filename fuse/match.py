@@ -153,6 +153,8 @@ def _anything(pattern: Anything, path: str) -> Matcher:
 
 def _hole(pattern: Hole, path: str) -> Matcher:
     def match(m: Match, value: str) -> bool:
+        if m.hole and m.hole != value:
+            return m.spend("same_value", m.at, m.hole, value, path)
         m.hole = value
         return True
 
@@ -373,6 +375,7 @@ def _star(pattern: Star, path: str) -> Matcher:
     def step(depth: int, key: str, matcher: Matcher) -> Matcher:
         def match(m: Match, value: str) -> bool:
             before, ops = m.bound, len(m.ops)
+            m.hole = ""
             if not matcher(m, value) or (key not in resizes and not keeps_size(m.graph, value, m.hole)):
                 return False
             m.loose += len(m.ops) - ops

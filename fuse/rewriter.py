@@ -104,8 +104,8 @@ class Sweep:
                 whole = self._whole(match)
                 if isinstance(whole, Whole):
                     if self.commit(self.compiled.rule, self.graph, whole, match):
-                        for larger in roots[:tried]:
-                            self._explain_at(larger, mark)
+                        if tried:
+                            self._explain_larger(roots[:tried], match.root, mark)
                         return True
         return False
 
@@ -165,18 +165,21 @@ class Sweep:
             if best is not None:
                 self._keep(best)
 
-    def _explain_at(self, root: Op, mark: Op) -> None:
-        """Why a larger form stopped where a smaller one now stands: explained on the graph undone."""
+    def _explain_larger(self, roots: list[Op], root: str, mark: Op) -> None:
+        """Why a larger form stopped where a smaller one now stands: explained with that undone."""
         graph = self.graph
-        fused = graph.slots[graph.into[next(leaves(mark)).slot]]
-        if fused is None or not fused.parts:
+        above = {slot for slot in graph.readers(root)}
+        above |= {s for slot in above for v in getattr(graph.slots[slot], "outputs", ()) for s in graph.readers(v)}
+        larger = [op for op in roots if op.slot in above]
+        fused = graph.producer(root)
+        if not larger or fused is None or not fused.parts:
             return
-        before = graph.copy()
-        before.dissolve(fused)
-        sweep = Sweep(self.compiled, before, self.commit)
-        near = sweep._near(root, mark)
-        if near is not None:
-            self._keep(near)
+        graph.dissolve(fused)
+        for op in larger:
+            near = self._near(op, mark)
+            if near is not None:
+                self._keep(near)
+        graph.replace(fused, fused.slot)
 
     def _keep(self, near: Near) -> None:
         held = self.misses.get(near.root)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from fuse.rule import Rule
 from fuse.rules.activations import fast_gelu, gelu, quick_gelu, silu, softcap
+from fuse.rules.attention import attention
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
+from fuse.rules.rotation import rope
 
 RULES: tuple[Rule, ...] = (
     rms_norm,
@@ -18,4 +20,6 @@ RULES: tuple[Rule, ...] = (
     quick_gelu,
     silu,
     softcap,
+    rope,
+    attention,
 )

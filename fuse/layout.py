@@ -1,0 +1,161 @@
+"""Axes as letters: what transposes, reshapes and expands do to the axes of a value.
+
+A layout is a tuple of axes; an axis is a tuple of atoms, each a letter with its size. Walking from a
+value down through layout operators tells which axes the value below has: `b s hd` below
+`b h s d`, say. Sizes are symbolic, so a reshape is followed where its products surely agree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fuse.ir import Graph, Op
+from fuse.types import Dim, Dims, divide, mul
+
+
+class Atom(NamedTuple):
+    """One letter and its size. Letter "1" is an axis of one element that has no name."""
+
+    letter: str
+    size: Dim
+
+
+Axis = tuple[Atom, ...]
+Layout = tuple[Axis, ...]
+
+
+def layout_of(dims: Dims, letters: str) -> Layout:
+    """A layout from dims and one letter (or joined letters) an axis, "b h s d" or "bh s d"."""
+    return tuple((Atom(letter, dim),) for letter, dim in zip(letters.split(), dims, strict=True))
+
+
+def text(layout: Layout) -> str:
+    """The layout as attributes write it: axes separated by spaces, joined letters one axis."""
+    return " ".join("".join(atom.letter for atom in axis) for axis in layout)
+
+
+def size(axis: Axis) -> Dim:
+    total: Dim = 1
+    for atom in axis:
+        total = mul(total, atom.size)
+    return total
+
+
+def regroup(atoms: list[Atom], dims: Dims) -> Layout | None:
+    """The atoms, in order, as axes of these sizes; an atom may split where `_split` knows how.
+
+    None where the sizes do not surely agree.
+    """
+    left = list(atoms)
+    axes: list[Axis] = []
+    for index, dim in enumerate(dims):
+        if dim == 1:
+            axes.append((left.pop(0),) if left and left[0].size == 1 else (Atom("1", 1),))
+            continue
+        axis: list[Atom] = []
+        have: Dim = 1
+        while have != dim:
+            if not left:
+                return None
+            atom = left.pop(0)
+            reached = mul(have, atom.size)
+            if reached != dim and divide(dim, reached) is None:
+                need = divide(dim, have)
+                pieces = None if need is None else _split(atom, need, dims[index + 1 :])
+                if pieces is None:
+                    return None
+                left.insert(0, pieces[1])
+                atom, reached = pieces[0], dim
+            axis.append(atom)
+            have = reached
+        axes.append(tuple(axis))
+    while left and left[0].size == 1 and axes:
+        axes[-1] = (*axes[-1], left.pop(0))
+    return None if left else tuple(axes)
+
+
+def _split(atom: Atom, first: Dim, rest: Dims) -> tuple[Atom, Atom] | None:
+    """An atom in two: folded letters apart (bh -> b, h), heads into groups (h -> h of keys, r), a
+    batch of windows (b -> b, w)."""
+    second = divide(atom.size, first)
+    if second is None or not rest or rest[0] != second:
+        return None
+    if len(atom.letter) == 2:
+        return Atom(atom.letter[0], first), Atom(atom.letter[1], second)
+    letters = {"h": ("h", "r"), "b": ("b", "w")}.get(atom.letter)
+    return None if letters is None else (Atom(letters[0], first), Atom(letters[1], second))
+
+
+class Step(NamedTuple):
+    """The layout below one layout operator, and that operator."""
+
+    layout: Layout
+    value: str
+    op: Op
+
+
+def below(graph: Graph, value: str, layout: Layout) -> Step | None:
+    """One step down through a layout operator; None where there is none or it cannot be followed."""
+    op = graph.producer(value)
+    if op is None or not op.inputs:
+        return None
+    inner, outer = graph.dims(op.inputs[0]), graph.dims(value)
+    if inner is None or outer is None or len(outer) != len(layout):
+        return None
+    found: Layout | None = None
+    if op.kind == "Transpose":
+        perm = op.attrs.get("perm") or tuple(range(len(outer)))[::-1]
+        axes: list[Axis] = [()] * len(outer)
+        for at, source in enumerate(perm):
+            axes[source] = layout[at]
+        found = tuple(axes)
+    elif op.kind in ("Reshape", "Flatten", "Unsqueeze", "Squeeze"):
+        atoms = [atom for axis in layout for atom in axis if atom.letter != "1"]
+        found = regroup(atoms, inner)
+    elif op.kind == "Expand":
+        found = _shrink(layout, inner, outer)
+    return None if found is None else Step(found, op.inputs[0], op)
+
+
+def _shrink(layout: Layout, inner: Dims, outer: Dims) -> Layout | None:
+    """Below an expand: only the repeats of a key head (r), or nothing, may be spread."""
+    if len(inner) != len(outer):
+        return None
+    axes: list[Axis] = []
+    for axis, small, big in zip(layout, inner, outer, strict=True):
+        if small == big:
+            axes.append(axis)
+        elif small == 1 and [atom.letter for atom in axis] == ["r"]:
+            axes.append((Atom("1", 1),))
+        else:
+            return None
+    return tuple(axes)
+
+
+def walk(graph: Graph, value: str, layout: Layout, own: set[int], allowed: frozenset[str]) -> tuple[str, Layout, Dim, list[Op]]:
+    """Down through layout operators that only the match reads, as far as the axes stay allowed.
+
+    own: slots of the match. allowed: axes a stop may have ("b", "hd", ...). Returns the value to
+    read, its layout, the repeats of each key head, and the operators passed. Stopping earlier is
+    always right: the operators above are simply not taken in.
+    """
+    slots = set(own)
+    best = (value, layout, 1, [])  # type: tuple[str, Layout, Dim, list[Op]]
+    ops: list[Op] = []
+    repeats: Dim = 1
+    while True:
+        op = graph.producer(value)
+        if op is None or graph.is_output(value) or any(slot not in slots for slot in graph.readers(value)):
+            return best
+        step = below(graph, value, layout)
+        if step is None or op.slot in slots:
+            return best
+        if step.op.kind == "Expand":
+            spread = [atom.size for axis in layout for atom in axis if atom.letter == "r"]
+            repeats = spread[0] if spread else repeats
+        ops.append(op)
+        slots.add(op.slot)
+        value, layout = step.value, step.layout
+        names = ["".join(atom.letter for atom in axis) for axis in layout]
+        if all(name in allowed for name in names):
+            best = (value, layout, repeats, list(ops))

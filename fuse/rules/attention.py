@@ -1,0 +1,387 @@
+"""Attention from primitives: two products around a softmax, with whatever exporters put between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fuse import layout as lay
+from fuse.guards import casts_to_float
+from fuse.ir import Graph, Op
+from fuse.layout import Atom, Layout
+from fuse.match import Match
+from fuse.pattern import (
+    HOLE,
+    LAST,
+    Add,
+    Cast,
+    Div,
+    Einsum,
+    FusedMatMul,
+    IsNaN,
+    MatMul,
+    Mul,
+    Reshape,
+    Runtime,
+    Softmax,
+    Tanh,
+    Transpose,
+    Where,
+    anything,
+    constant,
+    kind,
+    star,
+)
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.types import FLOATS, Dim
+
+q, k, v = anything("q"), anything("k"), anything("v")
+fill = constant("fill", test=lambda number: number <= -1e4, want="at most -1e4 or -inf")
+c, c2 = constant("c"), constant("c2")
+softcap = kind("softcap")
+
+#: What may stand between the scores and the softmax, each any number of times.
+SCORE_STEPS = {
+    "scale": Mul(HOLE, constant("s")),
+    "unscale": Div(HOLE, constant("s")),
+    "divide": Div(HOLE, Runtime("divisor")),
+    "cap": softcap(HOLE) | Mul(Tanh(Div(HOLE, c)), c2),
+    "keep": Where(anything("keep"), HOLE, fill),
+    "drop": Where(anything("drop"), fill, HOLE),
+    "cast": Cast(HOLE),
+    "reshape": Reshape(HOLE),
+    "add": Add(HOLE, anything("mask")),
+}
+#: What may stand between the softmax and the product with v.
+PROBABILITY_STEPS = {
+    "nan_guard": Where(IsNaN(HOLE), constant(0), HOLE),
+    "cast": Cast(HOLE),
+    "reshape": Reshape(HOLE),
+}
+product = MatMul(q, k) | FusedMatMul(q, k) | Einsum(q, k)
+softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape"]), axis=LAST)
+probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape"])
+core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
+OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
+
+INNER = frozenset({"add", "keep", "drop", "cap", "divide"})
+
+
+@dataclass
+class Reading:
+    """An attention as read off a match."""
+
+    scale: float = 1.0
+    masks: list[tuple[str, str, str, float]] = field(default_factory=list)  # what, operand, layout, fill
+    softcap: float = 0.0
+    layout: Layout = ()
+    also: list[Op] = field(default_factory=list)
+
+
+def scale_stands_below_masks(m: Match) -> Wrong | None:
+    """every scalar factor of the scores stands below the masks"""
+    outside = False
+    for step in reversed(m.taken("scores")):
+        if step.step in INNER:
+            outside = True
+        elif step.step in ("scale", "unscale") and outside and m.graph.scalar(step.bound["s"]) != 1:
+            return Wrong(step.value, "a factor of masked scores")
+    return None
+
+
+def caps_agree(m: Match) -> Wrong | None:
+    """the two constants of the cap are one number"""
+    for step in m.taken("scores"):
+        if step.step == "cap" and "c" in step.bound:
+            one, two = m.graph.scalar(step.bound["c"]), m.graph.scalar(step.bound["c2"])
+            if one is None or two is None or abs(float(one) - float(two)) > 1e-3 * abs(float(one)):
+                return Wrong(step.value, f"{one} and {two}")
+    return None
+
+
+def products_fit(m: Match) -> Wrong | None:
+    """the scores are q times k transposed, and the probabilities weigh rows of v"""
+    score, out = products(m)
+    if letters(m.graph, score, "q", "k") is None:
+        return Wrong(score.path, "a product over other axes")
+    if letters(m.graph, out, "p", "v") is None:
+        return Wrong(out.path, "a product over other axes")
+    return None
+
+
+def products(m: Match) -> tuple[Op, Op]:
+    """The product of q and k, and the product with v."""
+    found = [op for op in m.ops if op.kind in ("MatMul", "com.microsoft.FusedMatMul", "Einsum")]
+    score = next(op for op in found if op.inputs[:2] == (m["q"], m["k"]))
+    return score, next(op for op in found if op is not score and op.inputs[1] == m["v"])
+
+
+def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str] | None:
+    """The axes of a product's operands and result: b h s d, b h d t, b h s t (t: rows of k).
+
+    None where the product is none of these (other batch axes, an Einsum over something else).
+    """
+    first, second = graph.dims(op.inputs[0]), graph.dims(op.inputs[1])
+    if first is None or second is None:
+        return None
+    rows, width, columns = ("s", "d", "t") if left == "q" else ("s", "t", "d")
+    if op.kind == "Einsum":
+        return _einsum_letters(str(op.attrs.get("equation", "")), rows, width, columns)
+    rank = max(len(first), len(second))
+    if len(first) != len(second) or rank not in (2, 3, 4):
+        return None
+    batch = {2: (), 3: ("bh",), 4: ("b", "h")}[rank]
+    if op.attrs.get("transBatchA") or op.attrs.get("transBatchB"):
+        return None
+    a = (width, rows) if op.attrs.get("transA") else (rows, width)
+    b = (columns, width) if op.attrs.get("transB") else (width, columns)
+    return " ".join((*batch, *a)), " ".join((*batch, *b)), " ".join((*batch, rows, columns))
+
+
+def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple[str, str, str] | None:
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    both = terms.split(",")
+    if not arrow or len(both) != 2 or "." in equation:
+        return None
+    a, b = both
+    shared = [x for x in out if x in a and x in b]
+    inner = [x for x in a if x in b and x not in out]
+    row, column = [x for x in out if x not in b], [x for x in out if x not in a]
+    if len(inner) != 1 or len(row) != 1 or len(column) != 1 or len(shared) not in (0, 1, 2):
+        return None
+    names = dict(zip(shared, {0: (), 1: ("bh",), 2: ("b", "h")}[len(shared)], strict=True))
+    names |= {inner[0]: width, row[0]: rows, column[0]: columns}
+    if set(a) - names.keys() or set(b) - names.keys():
+        return None
+    return tuple(" ".join(names[x] for x in term) for term in (a, b, out))  # type: ignore[return-value]
+
+
+def _always_true(graph: Graph, value: str) -> bool:
+    """Whether a boolean mask is a small constant of ones, spread or reshaped."""
+    for _ in range(8):
+        tensor = graph.constant(value)
+        if tensor is not None:
+            array = tensor.small()
+            return array is not None and array.dtype == np.bool_ and bool(array.all())
+        op = graph.producer(value)
+        if op is None or op.kind not in ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose"):
+            return False
+        value = op.inputs[0]
+    return False
+
+
+def _adds_nothing(graph: Graph, value: str) -> bool:
+    """Whether an added mask is zero everywhere: chosen by a condition that is always true."""
+    op = graph.producer(value)
+    return (
+        op is not None and op.kind == "Where" and _always_true(graph, op.inputs[0]) and graph.scalar(op.inputs[1]) == 0
+    )
+
+
+def read_scores(m: Match, score: Op) -> Reading | None:
+    """Scale, masks and cap, and the axes of the scores where the softmax reads them."""
+    graph = m.graph
+    found = letters(graph, score, "q", "k")
+    dims = graph.dims(score.outputs[0])
+    if found is None or dims is None:
+        return None
+    reading = Reading(scale=float(score.attrs.get("alpha", 1.0)), layout=lay.layout_of(dims, found[2]))
+    for step in reversed(m.taken("scores")):
+        if step.step == "reshape":
+            shape = graph.dims(step.value)
+            atoms = [atom for axis in reading.layout for atom in axis]
+            again = None if shape is None else lay.regroup(atoms, shape)
+            if again is None:
+                return None
+            reading.layout = again
+        elif step.step in ("scale", "unscale"):
+            number = float(graph.scalar(step.bound["s"]) or 0.0)
+            if number == 0.0:
+                return None
+            reading.scale *= number if step.step == "scale" else 1 / number
+        elif step.step != "cast":
+            _read_mask(graph, reading, step.step, step.value, step.bound)
+    return reading
+
+
+def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[str, Any]) -> None:
+    where = _mask_layout(reading.layout)
+    if what == "cap":
+        op = graph.producer(at)
+        assert op is not None
+        cap = op.attrs["cap"] if op.kind == "softcap" else float(graph.scalar(bound["c"]) or 0.0)
+        reading.softcap = cap
+        reading.masks.append(("cap", "", "", 0.0))
+        return
+    name = {"add": "mask", "keep": "keep", "drop": "drop", "divide": "divisor"}[what]
+    operand = bound[name]
+    if (what == "add" and _adds_nothing(graph, operand)) or (what == "keep" and _always_true(graph, operand)):
+        return
+    number = float(graph.scalar(bound["fill"]) or 0.0) if what in ("keep", "drop") else 0.0
+    reading.masks.append((what, operand, where, number))
+
+
+def _mask_layout(layout: Layout) -> str:
+    """Empty where the scores have their own four axes, else their axes, windows with their number."""
+    names = ["".join(atom.letter for atom in axis) for axis in layout]
+    if [name.replace("w", "") for name in names] == ["b", "h", "s", "t"]:
+        return ""
+    return " ".join(
+        "".join(f"w{atom.size}" if atom.letter == "w" else atom.letter for atom in axis) for axis in layout
+    )
+
+
+def _operand(m: Match, value: str, layout: Layout, reading: Reading, allowed: frozenset[str]) -> tuple[str, Layout, Dim]:
+    """Down from an operand through layout operators and scalar factors that only the match reads."""
+    graph, groups = m.graph, 1  # type: ignore[assignment]
+    repeats: Dim = groups
+    while True:
+        own = {op.slot for op in (*m.ops, *reading.also)}
+        value, layout, spread, ops = lay.walk(graph, value, layout, own, allowed)
+        reading.also += ops
+        repeats = spread if spread != 1 else repeats
+        own |= {op.slot for op in ops}
+        op = graph.producer(value)
+        if op is None or op.kind not in ("Mul", "Div") or graph.is_output(value):
+            return value, layout, repeats
+        if op.slot in own or any(slot not in own for slot in graph.readers(value)):
+            return value, layout, repeats
+        at = 1 if graph.scalar(op.inputs[1]) is not None else 0
+        number = graph.scalar(op.inputs[at])
+        if number is None or (op.kind == "Div" and at == 0) or not number or graph.dims(op.inputs[1 - at]) != graph.dims(value):
+            return value, layout, repeats
+        reading.scale *= float(number) if op.kind == "Mul" else 1 / float(number)
+        reading.also.append(op)
+        value = op.inputs[1 - at]
+
+
+def _rename(layout: Layout, names: dict[str, str]) -> Layout:
+    return tuple(tuple(Atom(names.get(a.letter, a.letter), a.size) for a in axis) for axis in layout)
+
+
+def _heads(*layouts: Layout) -> int:
+    for layout in layouts:
+        for axis in layout:
+            for atom in axis:
+                if atom.letter == "h" and isinstance(atom.size, int):
+                    return atom.size
+    return 0
+
+
+def _result(m: Match, out: Op, layout: Layout) -> Layout | None:
+    """The axes of the result, through the layout operators above the product with v."""
+    graph = m.graph
+    for step in reversed(m.taken("out")):
+        op = graph.producer(step.value)
+        dims = graph.dims(step.value)
+        if op is None or dims is None:
+            return None
+        if op.kind == "Transpose":
+            perm = op.attrs.get("perm") or tuple(range(len(dims)))[::-1]
+            layout = tuple(layout[axis] for axis in perm)
+        else:
+            again = lay.regroup([atom for axis in layout for atom in axis if atom.letter != "1"], dims)
+            if again is None:
+                return None
+            layout = again
+    return layout
+
+
+def build(m: Match) -> Built | None:
+    graph = m.graph
+    score, out = products(m)
+    reading = read_scores(m, score)
+    if reading is None or graph.is_constant(m["q"]) and graph.is_constant(m["k"]):
+        return None
+    for step in reversed(m.taken("probabilities")):
+        if step.step == "reshape":
+            shape = graph.dims(step.value)
+            again = None if shape is None else lay.regroup([a for axis in reading.layout for a in axis], shape)
+            if again is None:
+                return None
+            reading.layout = again
+    return _assemble(m, reading, score, out)
+
+
+def _assemble(m: Match, reading: Reading, score: Op, out: Op) -> Built | None:
+    graph = m.graph
+    names, values = letters(graph, score, "q", "k"), letters(graph, out, "p", "v")
+    q_dims, k_dims, v_dims = graph.dims(m["q"]), graph.dims(m["k"]), graph.dims(m["v"])
+    if names is None or values is None or q_dims is None or k_dims is None or v_dims is None:
+        return None
+    if len(reading.layout) != len(values[2].split()):
+        return None
+    plain = frozenset({"b", "h", "s", "d", "bh", "1"})
+    folded = plain | {"hd"} if _heads(reading.layout) or len(q_dims) == 3 else plain
+    q_value, q_layout, _ = _operand(m, m["q"], lay.layout_of(q_dims, names[0]), reading, folded)
+    k_start = _rename(lay.layout_of(k_dims, names[1]), {"t": "s"})
+    k_value, k_layout, k_groups = _operand(m, m["k"], k_start, reading, folded)
+    kept = reading.scale
+    v_start = _rename(lay.layout_of(v_dims, values[1]), {"t": "s"})
+    if len(v_start) == len(reading.layout) and any(len(axis) > 1 for axis in reading.layout[:-2]):
+        v_start = (*reading.layout[:-2], *v_start[-2:])
+    v_value, v_layout, v_groups = _operand(m, m["v"], v_start, reading, folded)
+    out_scale, reading.scale = reading.scale / kept, kept
+    if out_scale != 1.0 or k_groups != v_groups or not isinstance(k_groups, int):
+        return None
+    result = (*reading.layout[:-2], *_rename(lay.layout_of(v_dims, values[1]), {"t": "s"})[-2:])
+    by_letter = {atom.letter: axis for axis in (*reading.layout, *result) for atom in axis}
+    result = tuple(by_letter.get(name, by_letter.get(name[0])) for name in values[2].split()) if out.kind == "Einsum" else (
+        *reading.layout[:-1],
+        (Atom("d", v_dims[[*values[1].split()].index("d")]),),
+    )
+    shaped = _result(m, out, result)
+    if shaped is None:
+        return None
+    heads = _heads(q_layout, reading.layout, shaped)
+    if not heads and any("hd" in lay.text(x).split() for x in (q_layout, k_layout, v_layout)):
+        return None
+    return _built(m, reading, (q_value, k_value, v_value), (q_layout, k_layout, v_layout, shaped), heads, k_groups)
+
+
+def _built(
+    m: Match, reading: Reading, operands: tuple[str, str, str], layouts: tuple[Layout, ...], heads: int, groups: int
+) -> Built:
+    graph = m.graph
+    masks = list(reversed(reading.masks))
+    attrs: dict[str, Any] = dict(
+        zip(("q_layout", "k_layout", "v_layout", "out_layout"), map(lay.text, layouts), strict=True)
+    )
+    attrs |= {"heads": heads, "scale": reading.scale}
+    if groups != 1:
+        attrs["groups"] = groups
+    if masks:
+        attrs["mask"] = tuple(what for what, *_ in masks)
+        fills = tuple(number for what, _, _, number in masks if what in ("keep", "drop"))
+        attrs |= {"fill": fills} if fills else {}
+        where = tuple(layout for what, _, layout, _ in masks if what != "cap")
+        attrs |= {"mask_layouts": where} if any(where) else {}
+    if reading.softcap:
+        attrs["softcap"] = reading.softcap
+    if any(step.step == "nan_guard" for step in m.taken("probabilities")):
+        attrs["empty_rows"] = "zero"
+    soft = next(op for op in m.ops if op.kind == "Softmax")
+    if graph.dtype(soft.inputs[0]) != graph.dtype(operands[0]) and graph.dtype(soft.inputs[0]) in FLOATS:
+        attrs["compute"] = graph.dtype(soft.inputs[0])
+    listed = (*operands, *(operand for what, operand, _, _ in masks if what != "cap"))
+    return Built("attention", listed, attrs, also=reading.also)
+
+
+attention = Rule(
+    "attention",
+    """softmax(scale q k^T, capped and masked) v, heads by heads
+
+    Five to twenty kernels become one, and the scores, quadratic in the rows, are never written.""",
+    finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"]),
+    marks=("Softmax",),
+    needs=(
+        casts_to_float("scores"),
+        casts_to_float("probabilities"),
+        guard(products_fit),
+        guard(scale_stands_below_masks),
+        guard(caps_agree),
+    ),
+    builds=build,
+)

@@ -1,0 +1,251 @@
+"""Rotation of pairs of lanes by position (rope), in every spelling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuse.guards import casts_to_float, dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.pattern import (
+    HOLE,
+    LAST,
+    Add,
+    Cast,
+    Concat,
+    Mul,
+    Neg,
+    Reshape,
+    Slice,
+    Split,
+    Sub,
+    Unsqueeze,
+    anything,
+    star,
+)
+from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
+
+x, cos, sin = anything("x"), anything("cos"), anything("sin")
+CASTS = {"cast": Cast(HOLE)}
+
+# The pair of a lane: a half further (`half`), or the neighbour (`interleaved`).
+upper = Slice(x) | Split(x, output=1)
+lower = Slice(x) | Split(x, output=0)
+turned = Concat(Neg(upper), lower, axis=LAST)
+turned_pairs = Reshape(Concat(Unsqueeze(Neg(upper), axes=LAST), Unsqueeze(lower, axes=LAST), axis=LAST))
+
+rotated = Add(Mul(turned | turned_pairs, sin), Mul(x, cos))
+
+first, second = anything("first"), anything("second")
+less = Sub(Mul(first, cos), Mul(second, sin))
+more = Add(Mul(second, cos), Mul(first, sin))
+by_halves = Concat(less, more, axis=LAST)
+by_pairs = Reshape(Concat(Unsqueeze(less, axes=LAST), Unsqueeze(more, axes=LAST), axis=LAST))
+any_rotation = rotated | by_pairs | by_halves
+rest = Slice(anything("whole")) | Split(anything("whole"), output=1)
+partial = Concat(star("casts", CASTS, any_rotation), rest, axis=LAST)
+
+
+def lanes(graph: Graph, value: str) -> tuple[str, int, int, int] | None:
+    """What a Slice or Split of the last axis reads: the value, start, stop, step; None if unknown."""
+    op = graph.producer(value)
+    if op is None or not op.inputs:
+        return None
+    dims = graph.dims(op.inputs[0])
+    if not dims or not isinstance(dims[-1], int):
+        return None
+    width = dims[-1]
+    if op.kind == "Split":
+        axis = op.attrs.get("axis", 0)
+        if axis not in (-1, len(dims) - 1):
+            return None
+        start = 0
+        for out in op.outputs:
+            part = graph.dims(out) if out else None
+            if part is None or not isinstance(part[-1], int):
+                return None
+            if out == value:
+                return op.inputs[0], start, start + part[-1], 1
+            start += part[-1]
+        return None
+    if op.kind != "Slice":
+        return None
+    bounds = _slice_bounds(graph, op, len(dims))
+    if bounds is None:
+        return None
+    start, stop, step = bounds
+    begin, end, stride = slice(start, stop, step).indices(width)
+    return (op.inputs[0], begin, end, stride) if stride > 0 else None
+
+
+def _slice_bounds(graph: Graph, op: Op, rank: int) -> tuple[int, int, int] | None:
+    """Start, stop and step of a slice of the last axis only."""
+
+    def read(name: str, at: int) -> tuple[Any, ...] | None:
+        if name in op.attrs:
+            return tuple(op.attrs[name])
+        value = op.inputs[at] if at < len(op.inputs) else ""
+        return graph.content(value) if value else None
+
+    starts, stops = read("starts", 1), read("ends", 2)
+    axes, steps = read("axes", 3), read("steps", 4)
+    if starts is None or stops is None or len(starts) != 1 or not isinstance(starts[0], int) or not isinstance(stops[0], int):
+        return None
+    axis = axes[0] if axes else 0
+    step = steps[0] if steps else 1
+    if axis not in (-1, rank - 1) or not isinstance(step, int):
+        return None
+    return starts[0], stops[0], step
+
+
+def _halves(m: Match) -> tuple[str, tuple[str, int, int, int], tuple[str, int, int, int]] | None:
+    """The two lane sets of a match, as (op that holds them, first of the pair, second of the pair)."""
+    graph = m.graph
+    if m.get("first"):
+        a, b = m["first"], m["second"]
+    else:
+        join = next(op for op in m.ops if op.kind == "Concat" and _is_turned(graph, op))
+        a, b = join.inputs[1], join.inputs[0]
+        a, b = (_through(graph, v, "Unsqueeze") for v in (a, b))
+        b = _through(graph, b, "Neg")
+    one, two = lanes(graph, a), lanes(graph, b)
+    return None if one is None or two is None else (a, one, two)
+
+
+def _is_turned(graph: Graph, op: Op) -> bool:
+    made = graph.producer(_through(graph, op.inputs[0], "Unsqueeze"))
+    return made is not None and made.kind == "Neg"
+
+
+def _through(graph: Graph, value: str, kind: str) -> str:
+    op = graph.producer(value)
+    return op.inputs[0] if op is not None and op.kind == kind else value
+
+
+def halves_make_the_whole(m: Match) -> Wrong | None:
+    """the two halves are exact and make the whole, the minus on the second"""
+    found = _halves(m)
+    if found is None:
+        at = m.get("first") or m.root
+        return Wrong(at, "bounds that are not known")
+    at, one, two = found
+    width = m.graph.dims(one[0])
+    full = width[-1] if width else None
+    if one[0] != two[0]:
+        return Wrong(at, f"parts of {one[0]} and {two[0]}")
+    half = isinstance(full, int) and full % 2 == 0 and one[1:] == (0, full // 2, 1) and two[1:] == (full // 2, full, 1)
+    pairs = isinstance(full, int) and one[1:] == (0, full, 2) and two[1:] == (1, full, 2)
+    if half or pairs:
+        joined_as_pairs = any(op.kind == "Unsqueeze" for op in m.ops)
+        rotates_pairs = pairs if not m.get("first") else None
+        if rotates_pairs is not None and rotates_pairs != joined_as_pairs:
+            return Wrong(at, "lanes taken one way and joined another")
+        return None
+    shown = f"lanes {one[1]}:{one[2]}:{one[3]} and {two[1]}:{two[2]}:{two[3]} of {full}"
+    return Wrong(at, shown)
+
+
+def tables_broadcast(m: Match) -> Wrong | None:
+    """cos and sin broadcast over heads and leave x's dims"""
+    rotated_dims = m.graph.dims(m.get("first") or m["x"])
+    for name in ("cos", "sin"):
+        dims = m.graph.dims(m[name])
+        if dims is None or rotated_dims is None or len(dims) > len(rotated_dims):
+            return Wrong(m[name], f"{dims_text(dims)} over {dims_text(rotated_dims)}")
+        lead = len(rotated_dims) - len(dims)
+        for small, big in zip(dims, rotated_dims[lead:], strict=True):
+            if small not in (1, big) and isinstance(small, int) and isinstance(big, int):
+                return Wrong(m[name], f"{dims_text(dims)} over {dims_text(rotated_dims)}")
+    return None
+
+
+def rest_completes(m: Match) -> Wrong | None:
+    """the lanes that pass are the rest of the rotated ones"""
+    if not m.get("whole"):
+        return None
+    join = m.graph.producer(_through_casts(m))
+    assert join is not None
+    passed = lanes(m.graph, join.inputs[1])
+    source = m["x"] if m.get("x") else (lanes(m.graph, m["first"]) or ("",))[0]
+    turned_lanes = lanes(m.graph, _below_cast(m.graph, source))
+    if passed is None or turned_lanes is None:
+        return Wrong(join.inputs[1], "bounds that are not known")
+    dims = m.graph.dims(passed[0])
+    whole = dims[-1] if dims else None
+    if passed[0] == turned_lanes[0] and turned_lanes[1:] == (0, passed[1], 1) and passed[2:] == (whole, 1):
+        return None
+    return Wrong(join.inputs[1], f"lanes {passed[1]}:{passed[2]} beside {turned_lanes[1]}:{turned_lanes[2]}")
+
+
+def _through_casts(m: Match) -> str:
+    return _below_cast(m.graph, m.root)
+
+
+def _below_cast(graph: Graph, value: str) -> str:
+    return _through(graph, value, "Cast")
+
+
+def _form(m: Match) -> dict[str, Any]:
+    found = _halves(m)
+    assert found is not None
+    pairs = found[1][3] == 2
+    attrs: dict[str, Any] = {}
+    if m.get("first"):
+        attrs["tables"] = "half"
+        joined = any(op.kind == "Unsqueeze" for op in m.ops)
+        if pairs != joined:
+            attrs["form"] = "pairs_to_halves" if pairs else "halves_to_pairs"
+        elif pairs:
+            attrs["form"] = "interleaved"
+    elif pairs:
+        attrs["form"] = "interleaved"
+    return attrs
+
+
+def _rope(m: Match) -> Built | None:
+    graph = m.graph
+    attrs = _form(m)
+    also: list[Op] = []
+    value = m["x"] if m.get("x") else (_halves(m) or ("", ("",)))[1][0]
+    if m.get("first"):
+        also += _producers(graph, m["first"], m["second"])
+    if m.get("whole"):
+        cut = graph.producer(_below_cast(graph, value))
+        assert cut is not None
+        taken = lanes(graph, _below_cast(graph, value))
+        assert taken is not None
+        attrs["rotary_dim"] = taken[2]
+        parts = {op.slot for op in (*m.ops, *also)}
+        chain = [cut] if _below_cast(graph, value) == value else [graph.producer(value), cut]
+        for op in chain:
+            if op is None or any(slot not in parts for out in op.outputs for slot in graph.readers(out) if out):
+                return None
+            also.append(op)
+            parts.add(op.slot)
+        if len(chain) > 1:
+            attrs["rope_compute"] = graph.dtype(value)
+        return Built("rope", (m["whole"], m["cos"], m["sin"], ""), attrs, also=also)
+    below, cast = absorb_cast(m, value, [*m.ops, *also])
+    if cast is not None:
+        also.append(cast)
+        attrs["rope_compute"] = graph.dtype(value)
+    return Built("rope", (below, m["cos"], m["sin"], ""), attrs, also=also)
+
+
+def _producers(graph: Graph, *values: str) -> list[Op]:
+    """The ops that make these values, each once."""
+    ops = [graph.producer(value) for value in values]
+    return list({op.slot: op for op in ops if op is not None}.values())
+
+
+rope = Rule(
+    "rope",
+    """rotates pairs of lanes of x by the angles of cos and sin
+
+    Six to ten kernels and as many copies of x become one. The pairs are the halves of the width, or
+    neighbours; cos and sin are any two values that broadcast over heads.""",
+    finds=star("casts", CASTS, partial) | star("casts", CASTS, any_rotation),
+    marks=("Concat",),
+    needs=(guard(halves_make_the_whole), guard(rest_completes), guard(tables_broadcast), casts_to_float("casts")),
+    builds=_rope,
+)
