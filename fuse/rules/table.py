@@ -8,10 +8,22 @@ from __future__ import annotations
 from fuse.rule import Rule
 from fuse.rules.activations import fast_gelu, gelu, quick_gelu, silu, softcap
 from fuse.rules.attention import attention
+from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
+from fuse.rules.gates import gated_act
+from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
+from fuse.rules.products import (
+    matmul_bias,
+    matmul_bias_act,
+    matmul_residual,
+    merged_gate_up,
+    merged_products,
+    merged_qkv,
+)
 from fuse.rules.rotation import rope
 
 RULES: tuple[Rule, ...] = (
+    # what exporters write as primitives
     rms_norm,
     layer_norm,
     l2_norm,
@@ -22,4 +34,21 @@ RULES: tuple[Rule, ...] = (
     softcap,
     rope,
     attention,
+    # products
+    matmul_bias,
+    merged_qkv,
+    merged_gate_up,
+    merged_products,
+    gated_act,
+    matmul_bias_act,
+    matmul_residual,
+    # norms with what stands around them
+    add_norm,
+    norm_add_norm,
+    qk_norm,
+    qk_norm_rope,
+    # caches
+    kv_append,
+    rope_kv_append,
+    qk_norm_rope_kv_append,
 )

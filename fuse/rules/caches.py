@@ -1,0 +1,115 @@
+"""Caches: new rows joined to past ones, and what lands in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuse import forms
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.pattern import Concat, anything, form
+from fuse.rule import Built, Rule, Wrong, guard
+
+
+def from_outside(graph: Graph, value: str) -> bool:
+    """Whether a value comes from the caller: an input of this graph or one around it."""
+    return value in graph.inputs or (
+        bool(graph.base.prefix) and value not in graph.base.producer and not graph.is_constant(value)
+    )
+
+
+def sequence_axis(graph: Graph, op: Op) -> int | None:
+    """The axis that an attention calls its rows, where one reads the joined value; else the second last."""
+    dims = graph.dims(op.outputs[0])
+    if dims is None:
+        return None
+    for slot in graph.readers(op.outputs[0]):
+        reader = graph.slots[slot]
+        if reader is not None and reader.kind == "attention":
+            index = reader.inputs.index(op.outputs[0])
+            layout = str(reader.attrs.get({1: "k_layout", 2: "v_layout"}.get(index, ""), "")).split()
+            if "s" in layout and len(layout) == len(dims):
+                return layout.index("s") - len(dims)
+    return -2
+
+
+def rows_join_on_the_sequence_axis(m: Match) -> Wrong | None:
+    """the axis joined is the sequence axis"""
+    op = m.graph.producer(m.root)
+    assert op is not None
+    axis, want = _axis(m.graph, op), sequence_axis(m.graph, op)
+    return None if axis == want else Wrong(op.outputs[0], f"axis {axis}")
+
+
+def _axis(graph: Graph, op: Op) -> int | None:
+    dims = graph.dims(op.outputs[0])
+    axis = op.attrs.get("axis")
+    if not isinstance(axis, int) or dims is None:
+        return None
+    return axis if axis < 0 else axis - len(dims)
+
+
+def _append(m: Match) -> Built | None:
+    graph = m.graph
+    op = graph.producer(m.root)
+    assert op is not None
+    dims = graph.dims(m.root)
+    if not from_outside(graph, m["past"]) or dims is None or len(dims) < 3 or graph.is_constant(m["new"]):
+        return None
+    return Built("kv_append", (m["past"], m["new"]), {"axis": _axis(graph, op)})
+
+
+kv_append = Rule(
+    "kv_append",
+    """new rows joined to a cache the caller passes in
+
+    The rows can be written in place; the joined value may be a graph output and stays one.""",
+    finds=Concat(anything("past"), anything("new")),
+    marks=("Concat",),
+    needs=(),
+    builds=_append,
+    reads=("attention",),
+)
+
+
+def _landing(m: Match) -> Built:
+    append, rotation = m["append"], m["rope"]
+    operands = (append.past, rotation.x, rotation.cos, rotation.sin, rotation.position_ids)
+    return Built("rope_kv_append", operands, rotation.attrs | {"axis": append.axis})
+
+
+rope_kv_append = Rule(
+    "rope_kv_append",
+    """a rotation landing in a cache's rows
+
+    The rotated rows are written where the cache wants them, not copied there.""",
+    finds=form(forms.append, "append", new=form(forms.rope, "rope")),
+    marks=tuple(sorted(forms.append.kinds)),
+    builds=_landing,
+    reads=tuple(sorted(forms.rope.kinds)),
+)
+
+
+def _normed_form(graph: Graph, op: Op) -> Any:
+    return forms.Rope(op.inputs[0], op.inputs[3], op.inputs[4], op.inputs[5], dict(op.attrs), op.outputs[0], op)
+
+
+_normed_form.kinds = frozenset({"qk_norm_rope"})  # type: ignore[attr-defined]
+
+
+def _normed_landing(m: Match) -> Built:
+    append, inner = m["append"], m["normed"]
+    op = inner.op
+    return Built("qk_norm_rope_kv_append", (append.past, *op.inputs[:6]), inner.attrs | {"axis": append.axis})
+
+
+qk_norm_rope_kv_append = Rule(
+    "qk_norm_rope_kv_append",
+    """a head's norm and rotation landing in a cache's rows
+
+    One kernel from the product to the cache.""",
+    finds=form(forms.append, "append", new=form(_normed_form, "normed")),
+    marks=tuple(sorted(forms.append.kinds)),
+    builds=_normed_landing,
+    reads=("qk_norm_rope",),
+)

@@ -1,0 +1,96 @@
+"""Gates: an activation of one half times the other."""
+
+from __future__ import annotations
+
+from fuse import forms
+from fuse.guards import dims_text
+from fuse.ir import Graph
+from fuse.match import Match
+from fuse.pattern import Mul, anything, form
+from fuse.rule import Built, Rule, Wrong, guard
+
+#: Activation of the gate -> the class.
+GATES = {"silu": "swiglu", "gelu": "geglu", "fast_gelu": "geglu", "quick_gelu": "geglu", "relu": "reglu"}
+_PASSES = frozenset("Reshape Transpose Cast Squeeze Unsqueeze Slice Split Gather Clip".split())
+_PRODUCTS = forms.product.kinds | frozenset(
+    "MatMul MatMulInteger QLinearMatMul merged_qkv merged_gate_up merged_products quantized_matmul Einsum "
+    "com.microsoft.MatMulNBits com.microsoft.MatMulIntegerToFloat com.microsoft.DynamicQuantizeMatMul".split()
+)
+#: Ops that scale or shift a product's result by something narrower: still that product.
+_EPILOGUES = frozenset({"Add", "Mul"})
+
+
+def source(graph: Graph, value: str) -> str | None:
+    """The activation that a product's result, split or sliced or biased, comes from; None if no product."""
+    for _ in range(8):
+        op = graph.producer(value)
+        if op is None:
+            return None
+        if op.kind in _PRODUCTS:
+            return op.inputs[0]
+        if op.kind in _EPILOGUES:
+            whole = [v for v in op.inputs if graph.dims(v) == graph.dims(value) and not graph.is_constant(v)]
+            rest = [v for v in op.inputs if v not in whole]
+            narrow = all(_vector(graph, v) for v in rest)
+            if len(whole) != 1 or not rest or not narrow:
+                return None
+            value = whole[0]
+        elif op.kind in _PASSES:
+            value = op.inputs[0]
+        else:
+            return None
+    return None
+
+
+def _vector(graph: Graph, value: str) -> bool:
+    """A bias row or the scale of a quantized product: not a number that means something to a gate."""
+    dims = graph.dims(value)
+    return dims is not None and (sum(dim != 1 for dim in dims) == 1 or not graph.is_constant(value))
+
+
+def halves_are_one_width(m: Match) -> Wrong | None:
+    """gate and up have the same dims"""
+    gate, up = m.graph.dims(m["act"].x), m.graph.dims(m["up"])
+    return None if gate is not None and gate == up else Wrong(m["up"], f"{dims_text(up)} beside {dims_text(gate)}")
+
+
+def _gate(m: Match) -> Built | None:
+    act, graph = m["act"], m.graph
+    one, two = source(graph, act.x), source(graph, m["up"])
+    if one is None or two is None or act.name not in GATES or not _one_activation(graph, one, two):
+        return None
+    attrs: dict[str, object] = {} if act.name in ("silu", "relu") else {"act": act.name}
+    if GATES[act.name] == "geglu" and act.name == "gelu":
+        attrs = {}
+    if act.alpha != 1.0:
+        attrs["alpha"] = act.alpha
+    return Built(GATES[act.name], (act.x, m["up"]), attrs)
+
+
+def _one_activation(graph: Graph, one: str, two: str) -> bool:
+    """Whether two products read one activation, or rows of it laid out alike (experts)."""
+    return one == two or _root(graph, one) == _root(graph, two)
+
+
+def _root(graph: Graph, value: str) -> str:
+    for _ in range(8):
+        op = graph.producer(value)
+        if op is None or op.kind not in ("Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "DynamicQuantizeLinear"):
+            return value
+        value = op.inputs[0]
+    return value
+
+
+gated_act = Rule(
+    "gated_act",
+    """an activation of the gate times up: swiglu, geglu, reglu
+
+    Two or three kernels become one. Gate and up come from two products of one x, a merged one, or
+    the halves of one product, in either order.""",
+    finds=Mul(form(forms.activation, "act", where=lambda a: a.name in GATES), anything("up")),
+    marks=tuple(sorted(forms.activation.kinds)),
+    needs=(guard(halves_are_one_width),),
+    builds=_gate,
+    classes=("swiglu", "geglu", "reglu"),
+    reads=tuple(sorted(forms.activation.kinds)),
+)

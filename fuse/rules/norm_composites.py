@@ -1,0 +1,210 @@
+"""Norms with what stands around them: the residual before, a sandwich, heads, a rotation after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuse import forms
+from fuse.guards import dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.types import Dims, spans
+
+a, b = anything("a"), anything("b")
+
+
+def norm_attrs(norm: Any, prefix: str = "") -> dict[str, Any]:
+    """The attributes that a class over a norm carries: those that are not their defaults."""
+    attrs: dict[str, Any] = {prefix + "eps": norm.eps}
+    for name, default in (("norm", "rms"), ("offset", 0.0), ("compute", "")):
+        if getattr(norm, name) != default:
+            attrs[prefix + name] = getattr(norm, name)
+    return attrs
+
+
+def one_addend_is_the_sum(m: Match) -> Wrong | None:
+    """one addend has the dims of the sum, the other has them or broadcasts"""
+    dims = m.graph.dims(_total(m))
+    for value in (m["a"], m["b"]):
+        if m.graph.dims(value) == dims and dims is not None:
+            return None
+    return Wrong(m["a"], f"{dims_text(m.graph.dims(m['a']))} and {dims_text(m.graph.dims(m['b']))} for {dims_text(dims)}")
+
+
+def _total(m: Match) -> str:
+    return next(op.outputs[0] for op in m.ops if op.kind == "Add")
+
+
+def _ordered(m: Match) -> tuple[str, str]:
+    """The full-sized addend first; of two, the one that is not a product's result is the residual."""
+    graph, total = m.graph, m.graph.dims(_total(m))
+    full = [value for value in (m["a"], m["b"]) if graph.dims(value) == total]
+    if len(full) == 1:
+        return full[0], m["b"] if full[0] == m["a"] else m["a"]
+    branch = graph.producer(m["b"])
+    is_branch = branch is not None and branch.kind in forms.product.kinds
+    return (m["b"], m["a"]) if is_branch else (m["a"], m["b"])
+
+
+def _add_norm(m: Match) -> Built | None:
+    graph, norm = m.graph, m["norm"]
+    rows = [v for v in (m["a"], m["b"]) if graph.is_constant(v)]
+    if any(_is_row(graph.dims(v)) for v in rows) or len(rows) == 2:
+        return None
+    x, residual = _ordered(m)
+    return Built(
+        "add_norm",
+        (x, residual, norm.weight, norm.bias, ""),
+        norm_attrs(norm),
+        outputs=(norm.out, _total(m)),
+    )
+
+
+def _is_row(dims: Dims | None) -> bool:
+    """A constant row is a bias of what stands before, no residual."""
+    return dims is None or sum(dim != 1 for dim in dims) <= 1
+
+
+add_norm = Rule(
+    "add_norm",
+    """a residual add, then a norm; the sum is written on where others read it
+
+    Two kernels become one and the sum is read from registers. Two outputs, or no pre-norm decoder
+    ever fuses: its next residual reads the sum.""",
+    finds=form(forms.norm, "norm", x=Add(a, b)),
+    marks=tuple(sorted(forms.norm.kinds)),
+    needs=(guard(one_addend_is_the_sum),),
+    builds=_add_norm,
+    reads=tuple(sorted(forms.norm.kinds | forms.product.kinds)),
+)
+
+inner_norm = form(forms.norm, "inner")
+
+
+def _sandwich(m: Match) -> Built:
+    outer, inner = m["outer"], m["inner"]
+    stream = outer.residual if m["side"] == "x" else outer.x
+    attrs = norm_attrs(outer) | norm_attrs(inner, "inner_")
+    operands = (stream, inner.x, inner.weight, inner.bias, outer.weight, outer.bias)
+    return Built("norm_add_norm", operands, attrs, outputs=outer.op.outputs)
+
+
+def find_sandwich(graph: Graph, op: Op, budget: int) -> Any:
+    """A norm whose result an add_norm adds to the stream."""
+    outer = None if budget else forms.add_norm(graph, op)
+    if outer is None or outer.add_bias:
+        return
+    for side in ("x", "residual"):
+        made = graph.producer(getattr(outer, side))
+        inner = forms.norm(graph, made) if made is not None and made.kind in forms.norm.kinds else None
+        if inner is not None and graph.dims(inner.out) == graph.dims(outer.out):
+            match = Match(graph)
+            match.ops = [inner.op, op]
+            match.bound = {"outer": outer, "inner": inner, "side": side}
+            match.root = outer.out
+            yield match
+
+
+norm_add_norm = Rule(
+    "norm_add_norm",
+    """x plus a norm of y, then a norm (a sandwich)
+
+    Three kernels become one where a model norms each branch before it joins the stream.""",
+    finds=find_sandwich,
+    marks=tuple(sorted(forms.add_norm.kinds)),
+    builds=_sandwich,
+    reads=tuple(sorted(forms.norm.kinds | forms.add_norm.kinds)),
+)
+
+
+def unit_is_the_head(m: Match) -> Wrong | None:
+    """the reshape cuts the last axis into heads as wide as the norm"""
+    inner, outer = m.graph.dims(m["wide"]), m.graph.dims(m["norm"].x)
+    if inner is None or outer is None:
+        return Wrong(m["wide"], "unknown dims")
+    if len(outer) == len(inner) + 1 and inner[:-1] == outer[:-2] and isinstance(outer[-1], int):
+        return None
+    return Wrong(m["norm"].x, f"{dims_text(outer)} of {dims_text(inner)}")
+
+
+def _qk(m: Match) -> Built | None:
+    graph, norm = m.graph, m["norm"]
+    inner, outer = graph.dims(m["wide"]), graph.dims(norm.x)
+    if inner is None or outer is None or len(outer) != len(inner) + 1 or not isinstance(outer[-2], int):
+        return None
+    heads: dict[str, Any] = {"heads": outer[-2]}
+    return Built("qk_norm", (m["wide"], norm.weight, norm.bias), norm_attrs(norm) | heads)
+
+
+qk_norm = Rule(
+    "qk_norm",
+    """a norm of each head's width of a wider product
+
+    Heads are read as units of the product, without a reshape between.""",
+    finds=form(forms.norm, "norm", x=Reshape(anything("wide"))),
+    marks=tuple(sorted(forms.norm.kinds)),
+    needs=(),
+    builds=_qk,
+    reads=tuple(sorted(forms.norm.kinds)),
+)
+
+
+def _qk_norm_form(graph: Graph, op: Op) -> Any:
+    norm = forms.norm(graph, op) if op.kind in forms.norm.kinds else None
+    if op.kind == "qk_norm":
+        fields = op.attrs
+        return forms.Norm(
+            fields.get("norm", "rms"), op.inputs[0], op.inputs[1], op.inputs[2], fields["eps"],
+            fields.get("offset", 0.0), fields.get("compute", ""), op.outputs[0], op,
+        )  # fmt: skip
+    return norm
+
+
+_qk_norm_form.kinds = forms.norm.kinds | {"qk_norm"}  # type: ignore[attr-defined]
+
+normed = star("between", {"transpose": Transpose(HOLE)}, form(_qk_norm_form, "norm"), ["transpose"])
+
+
+def transpose_keeps_width(m: Match) -> Wrong | None:
+    """what stands between norm and rotation leaves the head's width last"""
+    for step in m.taken("between"):
+        op = m.graph.producer(step.value)
+        perm = op.attrs.get("perm", ()) if op is not None else ()
+        if not perm or perm[-1] != len(perm) - 1:
+            return Wrong(step.value, f"perm {perm}")
+    return None
+
+
+def _normed_rope(m: Match) -> Built | None:
+    rotation, norm = m["rope"], m["norm"]
+    steps = m.taken("between")
+    if len(steps) > 1:
+        return None
+    attrs = norm_attrs(norm) | rotation.attrs
+    if steps:
+        op = m.graph.producer(steps[0].value)
+        assert op is not None
+        attrs["perm"] = tuple(op.attrs["perm"])
+    if norm.op.kind == "qk_norm":
+        attrs["heads"] = norm.op.attrs["heads"]
+    operands = (norm.x, norm.weight, norm.bias, rotation.cos, rotation.sin, rotation.position_ids)
+    return Built("qk_norm_rope", operands, attrs)
+
+
+qk_norm_rope = Rule(
+    "qk_norm_rope",
+    """a norm of each head, then its rotation
+
+    Norm and rotation read and write the same rows: two kernels and a transpose become one.""",
+    finds=form(forms.rope, "rope", x=normed),
+    marks=tuple(sorted(forms.rope.kinds)),
+    needs=(guard(transpose_keeps_width),),
+    builds=_normed_rope,
+    reads=tuple(sorted(forms.norm.kinds | forms.rope.kinds | {"qk_norm"})),
+)
+
+
+def addend_spans(small: Dims | None, whole: Dims | None) -> bool:
+    return small is not None and whole is not None and spans(small, whole)
