@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fuse.ir import Graph, Op, unfuse
     from fuse.lift import load
     from fuse.lower import save, to_proto
-    from fuse.optimize import Optimized, classes_built, optimize, realizes, rule_names, steps
+    from fuse.compiler import Optimized, classes_built, optimize, realizes, rule_names, steps
     from fuse.report import Report
     from fuse.types import FuseError
     from fuse.version import VERSION as __version__
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 #: Name -> the module it lives in. Imported when used, so that `import fuse` costs next to nothing.
 _HOMES = {
     "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower", "to_proto": "lower",
-    "Optimized": "optimize", "optimize": "optimize", "steps": "optimize", "rule_names": "optimize",
-    "classes_built": "optimize", "realizes": "optimize", "candidate": "optimize", "Report": "report", "FuseError": "types",
+    "Optimized": "optimize", "optimize": "optimize", "steps": X: "optimize",
+    "classes_built": "compiler", "realizes": "compiler", "candidate": "compiler", "Report": "report", "FuseError": "types",
 }  # fmt: skip
 
 
