@@ -33,7 +33,7 @@ def render(report: Report, view: View) -> str:
     """At most 25 lines, unless the view asks for more groups or for every place."""
     rows = chosen(report, view)
     head = _head(report)
-    costs = _costs(report, open_ones(rows, view), view)
+    costs = _costs(open_ones(rows, view), view)
     tail = ["", f"more: {', '.join(view.more)}"] if view.more else []
     room = None if view.every else PAGE - len(head) - len(costs) - len(tail) - 2
     lines = [*head, "", *_rules(report, rows, room), *costs, *tail]
@@ -90,13 +90,14 @@ def _rules(report: Report, rows: Sequence[Decision], room: int | None) -> list[s
     table = counts(report.steps, rows)
     saved = dict.fromkeys(table, 0)
     missed = dict.fromkeys(table, 0)
-    codes: dict[str, dict[str, None]] = {rule: {} for rule in table}
+    codes: dict[str, dict[str, dict[str, None]]] = {rule: {} for rule in table}
     for row in rows:
         if row.kind == "fired":
             saved[row.rule] += row.saves.launches or 0
         elif row.absorbed_by is None:
             missed[row.rule] += row.saves.launches or 0
-            codes[row.rule].update((f"{WORDS[row.kind]}: {short_code(r.code)}", None) for r in row.reasons)
+            of_kind = codes[row.rule].setdefault(WORDS[row.kind], {})
+            of_kind.update((short_code(reason.code), None) for reason in row.reasons)
     shown = list(table)
     if room is not None and len(shown) > room:
         weight = {rule: (-(saved[rule] + missed[rule]), n) for n, rule in enumerate(shown)}
@@ -105,7 +106,8 @@ def _rules(report: Report, rows: Sequence[Decision], room: int | None) -> list[s
     cells: list[Cells] = [("rule", *WORDS.values(), "launches saved", "not saved", "")]
     for rule in shown:
         numbers = [f"{n:,}" if n else "-" for n in table[rule].values()]
-        why = f"<- {', '.join(codes[rule])}" if codes[rule] else ""
+        said = [f"{word}: {', '.join(names)}" for word, names in codes[rule].items() if names]
+        why = f"<- {'; '.join(said)}" if said else ""
         cells.append((clean(rule), *numbers, _dash(saved[rule]), _dash(missed[rule]), why))
     lines = align(cells, "<>>>>>><")
     if len(shown) < len(table):
@@ -127,47 +129,48 @@ def align(rows: Sequence[Cells], sides: str) -> list[str]:
 
 
 # ---- what did not fire --------------------------------------------------------------------------
-def _costs(report: Report, rows: list[Decision], view: View) -> list[str]:
+def _costs(rows: list[Decision], view: View) -> list[str]:
     if not rows:
         return ["", "nothing was refused, held or nearly matched"] if not view.narrowed else []
+    heads = ("", "rule", "place", "outcome", "saves", "why")
     if view.every:
-        lines = align([_place_cells(report, n, row) for n, row in enumerate(rows, 1)], "><<<<<")
+        lines = align([heads, *(_place_cells(n, row) for n, row in enumerate(rows, 1))], "><<<<<")
         return ["", "every place", *lines]
     groups = grouped(rows)
     shown = groups[: view.top]
     title = "costliest" if view.outcomes else "costliest not fired"
     if len(groups) > len(shown):
         title += f" ({len(shown)} of {count(len(groups), 'group')})"
-    return ["", title, *align([_group_cells(report, n, g) for n, g in enumerate(shown, 1)], "><<<<<")]
+    cells = [heads, *(_group_cells(n, group) for n, group in enumerate(shown, 1))]
+    return ["", title, *align(cells, "><<<<<")]
 
 
-def _outcome(report: Report, row: Decision) -> str:
+def _outcome(row: Decision) -> str:
     outcome = row.outcome
     if outcome.kind == "near_miss":
         return f"near {outcome.miss.matched}/{outcome.miss.of}"
-    return f"refused by {clean(report.chip.name)}" if outcome.kind == "refused" else outcome.kind
+    return outcome.kind
 
 
-def _group_cells(report: Report, n: int, group: Group) -> Cells:
+def _group_cells(n: int, group: Group) -> Cells:
     first = group.rows[0]
-    cost = saves(None, group.launches, group.bytes)
     return (
         f"{n}",
         clean(group.rule),
         f"{group.places}x {clean(group.place)}",
-        _outcome(report, first),
-        f"{'saves ' if group.kind == 'fired' else 'would save '}{cost}" if cost else "",
+        _outcome(first),
+        count(group.launches, "launch") if group.launches else saves(None, None, group.bytes),
         cause(first.reasons),
     )
 
 
-def _place_cells(report: Report, n: int, row: Decision) -> Cells:
+def _place_cells(n: int, row: Decision) -> Cells:
     cost = saves(row.saves, None, None)
     return (
         f"{n}",
         clean(row.rule),
         place(row),
-        _outcome(report, row),
-        f"{'saves ' if row.kind == 'fired' else 'would save '}{cost}" if cost else "",
+        _outcome(row),
+        cost,
         f"{cause(row.reasons)} [{row.id}]".strip(),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from fuse.codes import hint
 from fuse.report import Decision, Group, Limit, Miss, Report, grouped
 from reports.words import clean, count, place, saves, short_code
@@ -54,9 +52,9 @@ def _title(row: Decision, width: int) -> str:
 def _place(row: Decision, group: Group) -> str:
     word = "saves" if row.kind == "fired" else "would save"
     cost = saves(row.saves, None, None)
-    parts = [place(row), f"same in {count(group.places, 'place')}"]
-    if group.place and group.places > 1:
-        parts[1] += f" ({clean(group.place)})"
+    parts = [place(row)]
+    if group.places > 1:
+        parts.append(f"same in {count(group.places, 'place')} ({clean(group.place)})")
     if cost:
         parts.append(f"{word} {cost}")
     return _line("place", "   ".join(parts))
@@ -108,7 +106,7 @@ def _picture(row: Decision, width: int) -> list[str]:
     lines, start = [], 0
     while start < len(words):
         end, length = start, 0
-        while end < len(words) and (end == start or length + 4 + len(words[end]) <= width - _LABEL):
+        while end < len(words) and (end == start or length + 4 + len(words[end]) <= width - _LABEL - 3):
             length += (4 if end > start else 0) + len(words[end])
             end += 1
         lead = "<- " if start else ""
@@ -118,8 +116,3 @@ def _picture(row: Decision, width: int) -> list[str]:
             lines.append(" " * (_LABEL + before) + "^ here")
         start = end
     return lines
-
-
-def wrapped(text: str, width: int, indent: str = "") -> str:
-    """A paragraph of a page."""
-    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)

@@ -10,6 +10,8 @@ from fuse.report import Decision, Limit, Miss, Saves
 #: Outcome kind -> its word; also the order of columns.
 WORDS = {"fired": "fired", "held": "held", "refused": "refused", "near_miss": "near"}
 
+#: Codes that want the same everywhere: what is there says it all.
+_OUTSIDE = frozenset({"read_elsewhere", "graph_output", "captured"})
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -78,11 +80,12 @@ def short_code(code: str) -> str:
 
 
 def cause(reasons: Sequence[Limit | Miss]) -> str:
-    """The reasons of a decision in one line."""
+    """The reasons of a decision in one line; of a value read where it must not be, who reads it."""
     said = []
     for reason in reasons:
         at = f" at {clean(reason.at)}" if isinstance(reason, Miss) and reason.at else ""
-        said.append(f"{short_code(reason.code)}{at}: want {clean(reason.want)}, got {clean(reason.got)}")
+        want = "" if reason.code in _OUTSIDE else f"want {clean(reason.want)}, got "
+        said.append(f"{short_code(reason.code)}{at}: {want}{clean(reason.got)}")
     return "; ".join(said)
 
 

@@ -45,7 +45,7 @@ def test_what_is_built_holds_as_if_read() -> None:
 
 def test_schema_file_is_current(request: pytest.FixtureRequest) -> None:
     text = json.dumps(Report.model_json_schema(), indent=1) + "\n"
-    if request.config.getoption("--bless", default=False):
+    if request.config.getoption("--bless"):
         SCHEMA.write_text(text)
     assert SCHEMA.read_text() == text, "run pytest with --bless to write reports/report.schema.json"
 
