@@ -77,12 +77,13 @@ def table_axes(at: Operands, want: tuple[str, ...]) -> Answer:
     if len(cos) > len(x) or len(x) < 3:
         return f"cos {at.type('cos')} of x {at.type('x')}"
     lined_up = (1,) * (len(x) - len(cos)) + cos
+    got = f"cos {at.type('cos')} of x {at.type('x')}"
     rows = same(lined_up[-2], x[-2])
+    if rows is False or any(dim != 1 for dim in lined_up[1:-2]):
+        return got
     if rows is None:
         return unknown("whether cos has a row for each row of x", lined_up[-2])
-    if not rows or any(dim != 1 for dim in lined_up[1:-2]):
-        return f"cos {at.type('cos')} of x {at.type('x')}"
-    return _batch(lined_up[0], x[0], want, f"cos {at.type('cos')} of x {at.type('x')}")
+    return _batch(lined_up[0], x[0], want, got)
 
 
 def _batch(given: Dim, batch: Dim, want: tuple[str, ...], got: str) -> Answer:

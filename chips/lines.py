@@ -43,19 +43,18 @@ def read(path: Path) -> Document:
         raise FuseError(f"{path.name}: not a text file in utf-8") from None
     except OSError as error:
         raise FuseError(f"{path.name}: {(error.strerror or 'cannot be read').lower()}") from None
-    loader = yaml.SafeLoader(text)
     places: dict[Where, Place] = {}
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         data = None if node is None else _plain(node, (), path.name, places, loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise FuseError(f"{path.name}:{line}: not yaml: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise FuseError(f"{path.name}:1: not yaml: {' '.join(str(error).split())}") from None
-    finally:
-        loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise FuseError(f"{path.name}:{line}: not yaml: {error.reason}") from None
     if not isinstance(data, dict):
         raise FuseError(f"{path.name}:1: want a mapping of keys at the top")
     return Document(data, places)

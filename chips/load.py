@@ -80,13 +80,14 @@ def _merged(path: Path, below: tuple[Path, ...]) -> tuple[Document, list[bytes]]
     place = document.places[("extends",)]
     if not isinstance(base, str):
         raise FuseError(f"{place}: extends: want the name of one chip file, got {base}")
-    if path.resolve() in below or len(below) >= DEEPEST:
-        raise FuseError(f"{place}: extends: goes in a circle through {base}")
     found = next((p for p in (path.parent / f"{base}.yaml", HERE / f"{base}.yaml") if p.is_file()), None)
     if found is None:
         known = tuple(p.stem for folder in (path.parent, HERE) for p in folder.glob("*.yaml"))
         raise FuseError(f"{place}: extends: no chip file {base}; {nearest(base, known)}")
-    under, base_texts = _merged(found, (*below, path.resolve()))
+    above = (*below, path.resolve())
+    if found.resolve() in above or len(above) > DEEPEST:
+        raise FuseError(f"{place}: extends: goes in a circle through {base}")
+    under, base_texts = _merged(found, above)
     places = dict(under.places)
     inherited = {
         key: value for key, value in under.data.items() if key not in ("abstract", "extends", "name")

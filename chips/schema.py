@@ -13,6 +13,7 @@ Sources = Annotated[tuple[Sentence, ...], Field(min_length=1)]
 Evidence = Literal["ran", "emulated", "source", "docs"]
 Dtype = Literal["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "i8", "u8", "i32", "i64"]
 MaskKind = Literal["none", "causal", "bool", "additive"]
+RopeForm = Literal["half", "interleaved", "pairs_to_halves", "halves_to_pairs"]
 ResidualShape = Literal["same", "rows", "one_batch"]
 
 
@@ -84,7 +85,7 @@ class Limits(Row):
     layouts: Layouts | None = None
     activation: tuple[str, ...] | None = None
     slope: tuple[float, ...] | None = None
-    form: tuple[Literal["half", "interleaved"], ...] | None = None
+    form: tuple[RopeForm, ...] | None = None
     tables: Literal[False, "half", "half_or_repeated"] | None = None
     table_axes: tuple[Literal["for_all_batches", "for_each_batch", "selected"], ...] | None = None
     position_ids: Literal[False] | None = None

@@ -6,7 +6,6 @@ from typing import Any
 
 from chips.schema import HeadDim, Layouts, Number
 
-
 #: Constraints whose figures are all meant, not one of them.
 _ALL_OF = frozenset({"rows", "constant", "transposed"})
 _PHRASES = {

@@ -24,10 +24,11 @@ class Way(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A way held against a candidate: unknown `when` conditions, and the limits that fail."""
+    """A way held against a candidate: its `when` conditions that unknown shapes leave open, by
+    constraint, and its limits that fail."""
 
     way: Way
-    open: tuple[Limit, ...]
+    open: dict[str, Limit]
     failed: tuple[Limit, ...]
 
 
@@ -82,9 +83,10 @@ def _way(entry: Entry, case: Case) -> Way:
     return Way(case.kernel or entry.kernel or "", given(case.when), limits, case.note)
 
 
-def _fails(at: Operands, limits: dict[str, Any]) -> tuple[Limit, ...]:
-    found = (check(at, name, want) for name, want in limits.items())
-    return tuple(limit for limit in found if limit is not None)
+def _fails(at: Operands, limits: dict[str, Any]) -> dict[str, Limit]:
+    """The limits that fail, by constraint."""
+    found = ((name, check(at, name, want)) for name, want in limits.items())
+    return {name: limit for name, limit in found if limit is not None}
 
 
 def _unknown(limits: Iterable[Limit]) -> bool:
@@ -101,40 +103,37 @@ def _try_ways(at: Operands, all_ways: tuple[Way, ...]) -> Way | Refused:
     ruled_out: list[tuple[Limit, ...]] = []
     for way in all_ways:
         when = _fails(at, way.when)
-        failed = _fails(at, way.limits)
-        if not _unknown(when):
-            ruled_out.append(when + failed)
+        failed = tuple(_fails(at, way.limits).values())
+        if not _unknown(when.values()):
+            ruled_out.append((*when.values(), *failed))
         elif not when and not failed:
             return way
         else:
             possible.append(Trial(way, when, failed))
     if not possible:
-        return Refused(_once(sorted(ruled_out, key=_length)[0]))
+        return Refused(_once(sorted(ruled_out, key=len)[0]))
     passing = [trial for trial in possible if not trial.failed]
-    if len(passing) == len(possible) and _cover([trial.way for trial in possible]):
+    if len(passing) == len(possible) and _cover(possible):
         return passing[0].way
     if not passing:
         nearest = min(possible, key=lambda trial: len(trial.failed))
-        return Refused(_once(nearest.failed + nearest.open))
+        left_open = () if _cover(possible) else nearest.open.values()
+        return Refused(_once((*nearest.failed, *left_open)))
     doubtful = [trial.failed for trial in possible if trial.failed and _unknown(trial.failed)]
-    return Refused(_once(doubtful[0] if doubtful else passing[0].open))
-
-
-def _length(limits: tuple[Limit, ...]) -> int:
-    return len(limits)
+    return Refused(_once(doubtful[0] if doubtful else passing[0].open.values()))
 
 
 def _once(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(dict.fromkeys(limits))
 
 
-def _cover(some: list[Way]) -> bool:
-    """Whether the ways' conditions, on one number, leave no value out."""
-    keys = {key for way in some for key in way.when}
-    if len(keys) != 1 or any(not way.when for way in some):
+def _cover(trials: list[Trial]) -> bool:
+    """Whether the conditions left open, on one number, leave no value of it out."""
+    keys = {key for trial in trials for key in trial.open}
+    if len(keys) != 1:
         return False
     key = keys.pop()
-    numbers = [way.when[key] for way in some]
+    numbers = [trial.way.when[key] for trial in trials if key in trial.open]
     if not all(isinstance(n, Number) and n.one_of is None and n.multiple_of is None for n in numbers):
         return False
     reach = -1
