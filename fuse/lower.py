@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import onnx
 
@@ -30,17 +30,20 @@ MODEL_LIMIT_BYTES = (1 << 31) - 1
 
 
 class HasGraph(Protocol):
-    """What `optimize` gives: a graph, and a report of how it came about."""
+    """What `optimize` gives: a graph, and the rule that built each fused op of it, by path."""
 
     @property
     def graph(self) -> Graph: ...
+
+    @property
+    def rules(self) -> Mapping[str, str]: ...
 
 
 def to_proto(source: Graph | HasGraph, rules: Mapping[str, str] | None = None) -> onnx.ModelProto:
     """The model of a graph. External weights stay where they are: their locations are relative to
     the folder of the model that was loaded.
 
-    rules: path of a fused op -> the rule that made it; read from the report where there is one.
+    rules: path of a fused op -> the rule that made it, in place of what `optimize` says.
     Raises FuseError for a graph that has no form in ONNX.
     """
     model, initializers = _lowered(source, keep, rules)
@@ -85,22 +88,8 @@ def _graph(source: Graph | HasGraph) -> Graph:
 
 def _lowered(source: Graph | HasGraph, place: Place, rules: Mapping[str, str] | None) -> Lowered:
     if rules is None:
-        rules = rules_of(getattr(source, "report", None))
+        rules = {} if isinstance(source, Graph) else source.rules
     return lowered(_graph(source), rules, place, VERSION)
-
-
-def rules_of(report: Any) -> dict[str, str]:
-    """Path of each op that a rule built -> the rule, from a report's decisions that fired.
-
-    A decision names the lifted ops it fused, and a fused op has the path of one of them, so each of
-    those paths names the rule. Decisions stand in the order they were made: a later one, which
-    fused what earlier ones had built, has the last word.
-    """
-    rules: dict[str, str] = {}
-    for decision in getattr(report, "decisions", ()):
-        if decision.outcome.kind == "fired":
-            rules.update(dict.fromkeys((*decision.ops, decision.root), decision.rule))
-    return rules
 
 
 def _size(result: Lowered) -> int:

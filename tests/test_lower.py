@@ -435,16 +435,10 @@ def test_a_fused_node_says_what_it_stands_for():
     assert "fuse.rule" not in metadata(second)
 
 
-def test_the_rule_comes_from_the_report():
+def test_the_rule_comes_from_what_optimize_gave():
     _, graph = two_norms()
-    rows = [("early", "fired", "y1"), ("late", "fired", "y1"), ("never", "held", "y")]
-    decisions = [
-        SimpleNamespace(rule=rule, outcome=SimpleNamespace(kind=kind), ops=("p", root), root=root)
-        for rule, kind, root in rows
-    ]
-    optimized = SimpleNamespace(graph=graph, report=SimpleNamespace(decisions=decisions))
-    first, second = to_proto(optimized).graph.node
-    assert metadata(first)["fuse.rule"] == "late"
+    first, second = to_proto(SimpleNamespace(graph=graph, rules={"y1": "norms"})).graph.node
+    assert metadata(first)["fuse.rule"] == "norms"
     assert "fuse.rule" not in metadata(second)
 
 

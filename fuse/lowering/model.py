@@ -220,15 +220,14 @@ class _Writer:
         """A fused op as a call of its function, with what it stands for in its metadata."""
         parts = [self._part(leaf, scope, leaf.inputs) for leaf in members]
         call = self.functions.call(op, parts)
-        path = next(filter(None, op.outputs))
-        anchor = next(part for part in reversed(parts) if path in part.op.outputs)
+        anchor = next(part for part in reversed(parts) if op.path in part.op.outputs)
         node = onnx.NodeProto(op_type=call.function, domain=DOMAIN, name=op.name or anchor.op.name)
         node.input.extend(scope.of(call.inputs))
         node.output.extend(scope.of(filter(None, op.outputs)))
         replaced = [anchor, *(part for part in parts if part is not anchor)]
         node.metadata_props.add(key="fuse.fused", value=", ".join(map(_described, replaced)))
-        if path in self._rules:
-            node.metadata_props.add(key="fuse.rule", value=self._rules[path])
+        if op.path in self._rules:
+            node.metadata_props.add(key="fuse.rule", value=self._rules[op.path])
         node.metadata_props.add(key="fuse.class", value=op.kind)
         return node
 
