@@ -17,8 +17,8 @@ class Code(NamedTuple):
     """One code.
 
     cause: in plain words. at: what the place in the report names. change: what to change in the
-    model or in the export call. want, got: an example. hint: one short line for the report, empty
-    where nothing general helps.
+    model or in the export call. want, got: an example, empty where the cause says it all. hint: one
+    short line for the report, empty where nothing general helps.
     """
 
     code: str
@@ -200,10 +200,10 @@ def page(code: str, guards: Mapping[str, str], limits: Mapping[str, str]) -> Cod
     family, _, name = code.partition(":")
     if family == "guard" and name in guards:
         at = "the value or operator that the condition speaks of"
-        return Code(code, guards[name], at, _GUARD_CHANGE, guards[name], "what stands there instead")
+        return Code(code, guards[name], at, _GUARD_CHANGE, "", "")
     if family == "chip" and name in limits:
         at = "the place that would be fused"
-        return Code(code, limits[name], at, _CHIP_CHANGE, limits[name], "what the model has")
+        return Code(code, limits[name], at, _CHIP_CHANGE, "", "")
     names = known(guards, limits)
     near = difflib.get_close_matches(code, names, n=3, cutoff=0.4)
     raise FuseError(f"no code {code}; nearest: {', '.join(near or list(CODES)[:3])}")

@@ -1,0 +1,160 @@
+"""`fuse rules`, `chips`, `codes`, `steps`: what there is, generated from the tables."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from inspect import cleandoc
+
+from fuse.commands.output import say, width
+from fuse.types import FuseError
+
+_WIDTH = 100
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as columns two spaces apart, the last one free and wrapped under itself."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    room = max((width() or _WIDTH) - indent, 30)
+    lines = []
+    for row in rows:
+        head = "".join(f"{cell:<{w}}  " for cell, w in zip(row, widths, strict=False))
+        text = textwrap.wrap(row[-1], room) or [""]
+        lines.append((head + text[0]).rstrip())
+        lines += [" " * indent + line for line in text[1:]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _paragraph(label: str, text: str) -> str:
+    """A labelled paragraph of a page, wrapped under itself."""
+    indent = " " * 12
+    columns = width() or _WIDTH
+    return textwrap.fill(text, columns, initial_indent=f"  {label:<10}", subsequent_indent=indent) + "\n"
+
+
+def rules(name: str | None) -> int:
+    """The table of rules, or the page of one."""
+    from fuse.rules.table import RULES
+
+    if name is None:
+        say(_columns([(rule.name, rule.doc) for rule in RULES]))
+        return 0
+    rule = next((rule for rule in RULES if rule.name == name), None)
+    if rule is None:
+        raise FuseError(f"no rule {name}{_nearest(name, [rule.name for rule in RULES])}")
+    from fuse.classes import CLASSES
+
+    parts = [f"{rule.name}\n", textwrap.indent(cleandoc(rule.why), "  ") + "\n\n"]
+    parts.append(_paragraph("starts at", ", ".join(rule.marks)))
+    for built in rule.builds_classes:
+        meaning = CLASSES[built].meaning if built in CLASSES else ""
+        parts.append(_paragraph("builds", f"{built}: {meaning}"))
+    for guard in rule.guards:
+        parts.append(_paragraph("needs", f"{guard.want}  [{guard.code}]"))
+    parts.append(_paragraph("since", rule.since))
+    say("".join(parts))
+    return 0
+
+
+def chips(name: str | None) -> int:
+    """The chips that come with fuse, or what one runs."""
+    import chips as shipped
+
+    if name is None:
+        loaded = [shipped.load(each) for each in shipped.names()]
+        say(_columns([(chip.name, chip.spec.about) for chip in loaded]))
+        return 0
+    chip = shipped.load(name)
+    parts = [f"{chip.name}: {chip.spec.about}\n\n"]
+    linked = [row for row in shipped.support_table(chip) if row.kernel]
+    for row in linked:
+        parts.append(f"{row.name}: {row.kernel}\n")
+        for label, texts in (("when", row.when), ("types", row.dtypes), ("wants", row.limits)):
+            if texts:
+                parts.append(_paragraph(label, (", " if label == "types" else "; ").join(texts)))
+        if row.note:
+            parts.append(_paragraph("note", row.note))
+        parts.append(_paragraph("evidence", f"{row.evidence}: {'; '.join(row.source)}"))
+    without = [(row.name, row.note) for row in shipped.support_table(chip) if not row.kernel]
+    if without:
+        parts += ["\nnot whole\n", _columns(without)]
+    parts += [_paragraph("note", note) for note in chip.spec.notes]
+    say("".join(parts))
+    return 0
+
+
+def codes(code: str | None) -> int:
+    """The codes with their causes, or the page of one."""
+    from chips.constraints import CONSTRAINTS
+    from fuse.codes import known, page
+    from fuse.rules.table import RULES
+
+    guards = {
+        guard.code.removeprefix("guard:"): guard.want
+        for rule in RULES
+        for guard in rule.guards
+        if guard.code.startswith("guard:")
+    }
+    limits = {name: _condition(check.__doc__ or name) for name, check in CONSTRAINTS.items()}
+    if code is None:
+        say(_columns(list(known(guards, limits).items())))
+        return 0
+    found = page(code, guards, limits)
+    parts = [f"{found.code}\n"]
+    for label, text in (
+        ("cause", found.cause),
+        ("at", found.at),
+        ("want", found.want),
+        ("got", found.got),
+        ("change", found.change),
+    ):
+        if text:
+            parts.append(_paragraph(label, text))
+    asked = _asked(found.code.removeprefix("chip:")) if found.code.startswith("chip:") else {}
+    parts += [_paragraph("asked by", f"{', '.join(who)}: {what}") for what, who in asked.items()]
+    say("".join(parts))
+    return 0
+
+
+def _asked(limit: str) -> dict[str, list[str]]:
+    """What shipped chips want of a constraint -> the chip and class that want it."""
+    import chips as shipped
+    from chips.constraints import sentence
+    from chips.shim import ways
+    from fuse.classes import CLASSES
+
+    table: dict[str, list[str]] = {}
+    for name in shipped.names():
+        chip = shipped.load(name)
+        for built, declared in CLASSES.items():
+            entry = chip.entry(built)
+            for way in ways(entry) if entry is not None and entry.lacks is None else ():
+                if limit in way.limits:
+                    said = sentence(limit, way.limits[limit], declared.operands[0])
+                    who = table.setdefault(said, [])
+                    who.extend([f"{name} {built}"] * (f"{name} {built}" not in who))
+    return table
+
+
+def _condition(text: str) -> str:
+    """A constraint's sentence, with dots for the figures of a chip."""
+    return text.format(want="...", main="x")
+
+
+def steps(chip: str | None) -> int:
+    """The steps of a compile in order."""
+    if chip is None:
+        raise FuseError("no chip: give --chip NAME; `fuse chips` lists them")
+    import chips as shipped
+    import fuse
+
+    say("".join(f"{step.name}\n" for step in fuse.steps(shipped.load(chip))))
+    return 0
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(names), n=3, cutoff=0.4)
+    return f"; nearest: {', '.join(near)}" if near else ""

@@ -1,0 +1,370 @@
+"""The command line: what it prints, its exit codes, and that nothing is half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from made_reports import mixed
+
+import fuse
+from fuse.cli import main
+from fuse.codes import CODES
+from fuse.commands.examples import EXAMPLES, HERE, find
+from fuse.report import Report
+from reports.text import PAGE
+
+LLAMA = HERE / EXAMPLES["llama"].file
+
+
+class Said:
+    """What a run of the command left: exit code, standard output, standard error."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Runs `fuse` in this process."""
+
+    def call(*words: object) -> Said:
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        return Said(stop.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "r.json"
+    path.write_text(mixed().report().model_dump_json())
+    return path
+
+
+def command(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    """`fuse` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fuse.cli", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+# ---- optimize -----------------------------------------------------------------------------------
+def test_optimize_prints_the_page_and_writes_nothing(run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = run("optimize", LLAMA, "--chip", "any")
+    assert said.code == 0
+    assert said.out.startswith("llama on any   288 ops   launches 211 -> ")
+    assert len(said.out.splitlines()) <= PAGE
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_need_no_file(run, name: str) -> None:
+    said = run("optimize", "--example", name, "--chip", "any")
+    assert said.code == 0
+    assert "attention" in said.out
+    assert f"fuse why --example {name} --chip any RULE|OP|ID" in said.out
+
+
+def test_optimize_writes_model_and_report(run, tmp_path: Path) -> None:
+    out, report = tmp_path / "out.onnx", tmp_path / "r.json"
+    said = run("optimize", LLAMA, "--chip", "any", "-o", out, "--report", report)
+    assert said.code == 0
+    onnx.checker.check_model(onnx.load(out))
+    read = Report.model_validate_json(report.read_text())
+    assert read.fired("rms_norm")
+    assert read.chip.name == "any"
+    assert f"fuse why {report} RULE|OP|ID" in said.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.onnx", "r.json"]
+
+
+def test_two_runs_write_equal_bytes(run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(
+            "optimize",
+            LLAMA,
+            "--chip",
+            "any",
+            "-o",
+            tmp_path / f"{name}.onnx",
+            "--report",
+            tmp_path / f"{name}.json",
+        )
+    for ending in ("onnx", "json"):
+        assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_held_rules_and_dims_reach_the_report(run, tmp_path: Path) -> None:
+    report = tmp_path / "r.json"
+    words = ("--hold", "rms_norm", "--dim", "batch=1", "--dim", "seq=8", "--report", report)
+    assert run("optimize", LLAMA, "--chip", "any", *words).code == 0
+    read = Report.model_validate_json(report.read_text())
+    assert read.held_rules == ("rms_norm",)
+    assert len(read.held("rms_norm")) == 5
+    assert not read.fired("rms_norm")
+
+
+def test_report_of_a_real_model_is_true() -> None:
+    """Ids unique, every op of the file, savings add up to before less after."""
+    import chips
+
+    graph = fuse.load(LLAMA)
+    paths = {op.path for op in graph.base.lifted}
+    nodes = {node.name for node in onnx.load(LLAMA).graph.node}
+    ids: dict[str, set[str]] = {}
+    for chip in ("any", "none"):
+        report = fuse.optimize(graph, shim=chips.load(chip)).report
+        assert len({row.id for row in report.decisions}) == len(report.decisions)
+        for row in report.decisions:
+            assert paths.issuperset(row.ops)
+            assert nodes.issuperset(row.names)
+        fired = [row.saves.launches or 0 for row in report.decisions if row.kind == "fired"]
+        assert sum(fired) == report.before.launches - report.after.launches
+        ids[chip] = {row.id for row in report.decisions if row.kind in ("fired", "refused")}
+    assert ids["any"] & ids["none"]
+
+
+# ---- bad input ----------------------------------------------------------------------------------
+def bad_report(folder: Path) -> Path:
+    path = folder / "bad.json"
+    path.write_text('{"version": 7}')
+    return path
+
+
+BAD = {
+    "no model": (["optimize", "--chip", "any"], "no model: give a file, or --example llama"),
+    "no chip": (["optimize", LLAMA], "no chip: give --chip NAME; `fuse chips` lists them"),
+    "no such file": (["optimize", "nope.onnx", "--chip", "any"], "nope.onnx"),
+    "a folder": (["optimize", "{tmp}", "--chip", "any"], "{tmp}"),
+    "no model in it": (["optimize", "{tmp}/text.onnx", "--chip", "any"], "text.onnx"),
+    "unknown chip": (["optimize", LLAMA, "--chip", "ort-cpv"], "ort-cpv"),
+    "unknown rule held": (["optimize", LLAMA, "--chip", "any", "--hold", "rms_nrm"], "rms_norm"),
+    "dim without size": (
+        ["optimize", LLAMA, "--chip", "any", "--dim", "batch"],
+        "--dim batch: want NAME=SIZE",
+    ),
+    "dim of no number": (["optimize", LLAMA, "--chip", "any", "--dim", "batch=x"], "got 'x'"),
+    "dim of zero": (["optimize", LLAMA, "--chip", "any", "--dim", "batch=0"], "at least 1"),
+    "dim twice": (["optimize", LLAMA, "--chip", "any", "--dim", "b=1", "--dim", "b=2"], "b is 1 already"),
+    "unknown dim": (["optimize", LLAMA, "--chip", "any", "--dim", "batsch=1"], "batsch"),
+    "unknown example": (["optimize", "--example", "lama", "--chip", "any"], "did you mean llama"),
+    "two models": (["optimize", LLAMA, "--example", "llama", "--chip", "any"], "want one of them"),
+    "onto the input": (["optimize", "{tmp}/m.onnx", "--chip", "any", "-o", "{tmp}/m.onnx"], "would replace"),
+    "report onto input": (
+        ["optimize", "{tmp}/m.onnx", "--chip", "any", "--report", "{tmp}/m.onnx"],
+        "would replace",
+    ),
+    "report onto out": (
+        ["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/a", "--report", "{tmp}/a"],
+        "would replace",
+    ),
+    "out in no folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/no/a.onnx"], "no folder"),
+    "out is a folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}"], "it is a folder"),
+    "report is a folder": (["optimize", LLAMA, "--chip", "any", "--report", "{tmp}"], "it is a folder"),
+    "no report": (["report", "nope.json"], "cannot read nope.json: no such file or directory"),
+    "not a report": (["report", "{tmp}/text.onnx"], "is no fuse report"),
+    "another version": (["report", "{tmp}/bad.json"], "version: input should be 1"),
+    "unknown form": (["report", "{tmp}/r.json", "--form", "pdf"], "want one of text, concise, json, jsonl"),
+    "unknown outcome": (["report", "{tmp}/r.json", "--outcome", "lost"], "fired, held, refused, near"),
+    "unknown rule": (["report", "{tmp}/r.json", "--rule", "rms_nrm"], "nearest: rms_norm"),
+    "unknown op": (["report", "{tmp}/r.json", "--at", "square9"], "square9"),
+    "why of nothing": (["why", "{tmp}/r.json", "square99"], "nearest: square"),
+    "why with a chip": (["why", "{tmp}/r.json", "rms_norm", "--chip", "m3"], "--chip has nothing to do"),
+    "rules of nothing": (["rules", "rms_nrm"], "nearest: rms_norm"),
+    "chips of nothing": (["chips", "anny"], "any"),
+    "codes of nothing": (["codes", "oprand"], "nearest: operand"),
+    "steps of no chip": (["steps"], "no chip"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "text.onnx").write_text("this is no model\n" * 9)
+    (tmp_path / "m.onnx").write_bytes(LLAMA.read_bytes())
+    (tmp_path / "r.json").write_text(mixed().report().model_dump_json())
+    bad_report(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    words, wanted = BAD[name]
+    said = run(*(str(word).replace("{tmp}", str(tmp_path)) for word in words))
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert wanted.replace("{tmp}", str(tmp_path)) in said.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("words", [["optimize", "--frob"], ["frob"], ["why", "r.json"], ["report"]])
+def test_usage_errors_are_exit_code_2(run, words: list[str]) -> None:
+    said = run(*words)
+    assert said.code == 2
+    assert "Usage: fuse" in said.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    said = run("optimize", LLAMA, "--chip", "any", "--report", tmp_path / "r.json")
+    assert (said.code, said.out) == (2, "")
+    assert "permission denied" in said.err
+
+
+def test_nothing_is_left_where_writing_fails(run, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "out.onnx")
+
+    monkeypatch.setattr(fuse, "save", full, raising=False)
+    (tmp_path / "r.json").write_text("old")
+    said = run(
+        "optimize", LLAMA, "--chip", "any", "-o", tmp_path / "out.onnx", "--report", tmp_path / "r.json"
+    )
+    assert said.code == 2
+    assert "no space left on device" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    assert (tmp_path / "r.json").read_text() == "old"
+
+
+# ---- why and report -----------------------------------------------------------------------------
+def test_why_of_a_rule_tells_what_did_not_fire(run, saved: Path) -> None:
+    said = run("why", saved, "rms_norm")
+    assert said.code == 0
+    assert said.out.startswith("rms_norm: fired 2") or "rms_norm fired 2 times" in said.out
+    assert "near miss  rms_norm" in said.out
+    assert "refused  rms_norm" in said.out
+    assert "fired  rms_norm" not in said.out
+
+
+def test_why_of_a_rule_that_fired(run, saved: Path) -> None:
+    assert run("why", saved, "add_norm").out.startswith("fired  add_norm")
+
+
+def test_why_of_a_rule_without_decision_explains(run, saved: Path) -> None:
+    said = run("why", saved, "gelu")
+    assert (said.code, said.out) == (0, "gelu: fired 0; no place of the model nearly matches\n")
+
+
+def test_why_of_an_id_and_of_an_op(run, saved: Path) -> None:
+    row = mixed().report().fired("add_norm")[0]
+    assert run("why", saved, row.id).out.startswith("fired  add_norm")
+    by_op = run("why", saved, "/model/layers.0/norm/Pow").out
+    assert "fired  add_norm" in by_op
+    assert "fired  rms_norm" in by_op
+
+
+def test_why_of_a_model(run) -> None:
+    said = run("why", LLAMA, "rms_norm", "--chip", "none")
+    assert said.code == 0
+    assert "not_linked" in said.out
+    assert run("why", "--example", "llama", "--chip", "none", "rms_norm").out == said.out
+
+
+@pytest.mark.parametrize("form", ["text", "concise", "json", "jsonl"])
+def test_report_forms_to_a_file(run, saved: Path, form: str) -> None:
+    out = saved.with_name("out")
+    printed = run("report", saved, "--form", form, "--every")
+    assert printed.code == 0
+    said = run("report", saved, "--form", form, "--every", "-o", out)
+    assert (said.code, said.out) == (0, "")
+    assert out.read_text() == printed.out
+
+
+def test_report_flags_narrow(run, saved: Path) -> None:
+    words = ("report", saved, "--form", "jsonl", "--rule", "rms_norm", "--outcome", "near,refused")
+    kinds = [json.loads(line)["outcome"]["kind"] for line in run(*words).out.splitlines()]
+    assert kinds == ["refused", "near_miss"]
+    assert "1 of 2 groups" in run("report", saved, "--top", 1).out
+
+
+# ---- listings -----------------------------------------------------------------------------------
+def test_rules_lists_and_tells(run) -> None:
+    said = run("rules")
+    assert [line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")] == list(
+        fuse.rule_names()
+    )
+    page = run("rules", "rms_norm").out
+    assert page.startswith("rms_norm\n")
+    assert "guard:" in page
+
+
+def test_every_rule_has_a_page(run) -> None:
+    for name in fuse.rule_names():
+        assert run("rules", name).code == 0
+
+
+def test_chips_lists_and_tells(run) -> None:
+    assert "any " in run("chips").out
+    assert run("chips", "any").out.startswith("any: ")
+    assert "not whole" in run("chips", "none").out
+
+
+def test_every_code_has_a_page(run) -> None:
+    listed = [line.split()[0] for line in run("codes").out.splitlines() if not line.startswith(" ")]
+    assert set(CODES) < set(listed)
+    assert any(code.startswith("guard:") for code in listed)
+    for code in listed:
+        page = run("codes", code)
+        assert page.code == 0
+        assert page.out.startswith(f"{code}\n")
+        assert "change" in page.out
+
+
+def test_steps_in_order(run) -> None:
+    import chips
+
+    names = [step.name for step in fuse.steps(chips.load("any"))]
+    assert run("steps", "--chip", "any").out.split() == names
+
+
+def test_version(run) -> None:
+    assert run("--version").out == f"fuse {fuse.__version__}\n"
+
+
+def test_examples_are_small_and_there() -> None:
+    for name in EXAMPLES:
+        assert 0 < find(name).stat().st_size < 1_000_000
+
+
+# ---- in a process of its own --------------------------------------------------------------------
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from fuse.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(*({'onnx', 'numpy', 'pydantic', 'rich', 'yaml'} & set(sys.modules)), file=sys.stderr)"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.perf_counter() - started < 2  # 0.3 s where nothing else runs
+    assert done.stderr.strip() == ""
+    assert "optimize" in done.stdout
+
+
+def test_piped_output_is_plain_and_whole() -> None:
+    done = command("optimize", "--example", "llama", "--chip", "none")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "..." not in done.stdout
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    script = f"{sys.executable} -m fuse.cli report {{}} --form jsonl | head -c 1"
+    done = subprocess.run(["sh", "-c", script.format("r.json")], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_errors_in_a_process() -> None:
+    done = command("optimize", "--example", "nope", "--chip", "any")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: no example nope; there are {', '.join(EXAMPLES)}\n"
