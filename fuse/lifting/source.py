@@ -100,8 +100,12 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     if path.suffix in _TEXT_ENDINGS:
         try:
             return onnx.parser.parse_model(data.decode("utf-8"))
-        except (onnx.parser.ParseError, UnicodeDecodeError) as error:
-            raise FuseError(f"{path} is not ONNX text: {' '.join(str(error).split())}") from error
+        except UnicodeDecodeError as error:
+            raise FuseError(f"{path} is not text") from error
+        except onnx.parser.ParseError as error:
+            said = error.args[0] if error.args else b""
+            said = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+            raise FuseError(f"{path} is not ONNX text: {' '.join(said.split())}") from error
     for signature, what in _SIGNATURES.items():
         if data.startswith(signature):
             raise FuseError(f"{path} is not an ONNX model but {what}")
