@@ -12,12 +12,12 @@ from typing import Any
 
 from chips import constraints_attention as attention
 from chips import constraints_rope as rope
-from chips.answers import Answer, Unknown, last, number, unknown, without_unit_lead
+from chips.answers import Answer, Unknown, last, number, same, unknown, without_unit_lead
 from chips.operands import Operands
 from chips.schema import Limits, Number
 from chips.sentences import words
 from fuse.shim import Limit
-from fuse.types import FLOATS, Dim, Expr, add, nbytes, spans
+from fuse.types import FLOATS, Dim, Dims, Expr, add, nbytes, spans
 
 
 # ---- element types ------------------------------------------------------------------------------
@@ -128,21 +128,28 @@ def residual(at: Operands, want: tuple[str, ...]) -> Answer:
     first, second = at.dims(names[0]), at.dims(names[1])
     if first is None or second is None:
         return unknown(f"shape of {names[0] if first is None else names[1]}")
-    large, small = (first, second) if len(first) >= len(second) else (second, first)
-    if spans(large, small) and not spans(small, large):
-        large, small = small, large
-    lead = len(large) - len(small)
-    same_tail = small[-2:] == large[-2:] and len(small) >= 2
-    kinds = {
-        "same": large == small,
-        "rows": same_tail and len(large) == 3 and lead == 1,
-        "one_batch": same_tail and len(large) == 3 and lead == 0 and small[0] == 1,
-    }
-    if any(kinds[kind] for kind in want):
+    kinds = [_shape_kind(first, second, want), _shape_kind(second, first, want)]
+    if True in kinds:
         return None
     text = f"{at.type(names[0])} and {at.type(names[1])}"
-    settled = all(isinstance(dim, int) for dim in first + second) or not spans(small, large)
-    return text if settled or len(small) < 2 or 1 in small else unknown(f"whether {text} agree")
+    return unknown(f"whether {text} agree") if None in kinds else text
+
+
+def _shape_kind(whole: Dims, other: Dims, want: tuple[str, ...]) -> bool | None:
+    """Whether `other` has one of the shapes wanted beside `whole`; None where symbols decide."""
+    lead = len(whole) - len(other)
+    if lead < 0 or len(other) < 2:
+        return whole == other and "same" in want
+    equal = [same(a, b) for a, b in zip(whole[lead:], other, strict=True)]
+    if lead:
+        fits = "rows" in want and lead == 1 and len(whole) == 3
+    elif other[0] == 1 and equal[0] is not True and len(whole) == 3 and "one_batch" in want:
+        fits, equal = True, equal[1:]
+    else:
+        fits = "same" in want
+    if not fits or False in equal:
+        return False
+    return None if None in equal else True
 
 
 def residual_fits(at: Operands, want: bool) -> Answer:

@@ -30,10 +30,19 @@ def mask(at: Operands, want: tuple[str, ...]) -> Answer:
     return None if kind in want or (at.attr("causal") and "causal" in want) else kind
 
 
-def mask_folded(at: Operands, want: bool) -> Answer:
-    """mask with batch and heads on axes of their own"""
-    folded = [layout for layout in at.attr("mask_layouts") if layout]
-    return f"mask folded as {folded[0]}" if folded else None
+def mask_folded(at: Operands, want: bool | str) -> Answer:
+    """mask {want}"""
+    folded = at.attr("mask_layouts") or ("",) * len(at.by_name["mask"])
+    for layout, value in zip(folded, at.by_name["mask"], strict=False):
+        if want == "as_scores" and not layout:
+            dims = at.type_of(value).dims
+            if dims is None:
+                return unknown(f"shape of the mask {value}")
+            if any(dim != 1 for dim in dims[:-2]):
+                return f"mask {at.type_of(value)}"
+        elif layout and (want is False or letters(layout) != ("bh", "s", "t")):
+            return f"mask of axes {layout}"
+    return None
 
 
 def softcap(at: Operands, want: bool | str) -> Answer:
@@ -94,6 +103,7 @@ def layouts(at: Operands, want: Layouts) -> Answer:
     found = []
     for name in ("q", "k", "v", "out"):
         allowed = {letters(text) for text in getattr(want, name)}
-        if allowed and at.layout(name) not in allowed:
-            found.append(f"{name} {' '.join(at.layout(name))}")
+        axes = tuple(axis for axis in at.layout(name) if axis != "1")
+        if allowed and axes not in allowed:
+            found.append(f"{name} {' '.join(axes)}")
     return ", ".join(found) or None

@@ -8,8 +8,10 @@ from chips.answers import Answer, last, same, unknown
 from chips.operands import Operands
 from fuse.types import Dim, Dims
 
-#: Operators that keep every column of a table apart, so that halves that repeat still do after.
-_BY_ELEMENT = frozenset({"Cos", "Sin", "Cast", "Mul", "Unsqueeze", "Gather", "Identity", "Slice", "Expand"})
+#: Operators that act on each entry of a table alone.
+_BY_ENTRY = frozenset({"Cos", "Sin", "Cast", "Identity"})
+#: Operators that move rows of a table and keep its columns, where they keep how many there are.
+_BY_ROW = frozenset({"Unsqueeze", "Squeeze", "Slice", "Expand", "Gather"})
 
 
 def form(at: Operands, want: tuple[str, ...]) -> Answer:
@@ -33,38 +35,48 @@ def tables(at: Operands, want: bool | str) -> Answer:
 
 def _repeats(at: Operands, value: str) -> bool:
     """Whether the second half of a table's columns surely repeats the first."""
+    axis = -1
     for _ in range(16):
         constant = at.constant(value)
         if constant is not None:
-            return _halves_equal(constant.small())
+            return _halves_equal(constant.small(), axis)
         op = at.graph.producer(value)
         if op is None or op.parts:
             return False
         if op.kind == "Concat":
-            dims = at.type_of(op.inputs[0]).dims
-            final = op.attrs.get("axis") in (-1, None if dims is None else len(dims) - 1)
-            return final and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
-        if op.kind not in _BY_ELEMENT or (op.kind == "Gather" and op.attrs.get("axis", 0) != 0):
+            dims = at.type_of(value).dims
+            joined = op.attrs.get("axis")
+            across = joined == axis or (dims is not None and joined == len(dims) + axis)
+            return across and len(op.inputs) == 2 and op.inputs[0] == op.inputs[1]
+        if op.kind == "Transpose" and "perm" in op.attrs:
+            perm = tuple(op.attrs["perm"])
+            axis = perm[axis] - len(perm)
+        elif op.kind == "Mul":
+            factors = [v for v in op.inputs if not _one_element(at.type_of(v).dims)]
+            if len(factors) != 1:
+                return False
+            value = factors[0]
+            continue
+        elif op.kind in _BY_ROW:
+            if axis != -1 or last(at.type_of(op.inputs[0]).dims) != last(at.type_of(value).dims):
+                return False
+            if op.kind == "Gather" and op.attrs.get("axis", 0) != 0:
+                return False
+        elif op.kind not in _BY_ENTRY:
             return False
-        if op.kind == "Mul" and not any(last(at.type_of(v).dims) == 1 for v in op.inputs):
-            return False
-        table = next((v for v in op.inputs if last(at.type_of(v).dims) != 1), op.inputs[0])
-        if op.kind in ("Slice", "Expand", "Unsqueeze") and not _keeps_columns(at, table, value):
-            return False
-        value = table
+        value = op.inputs[0]
     return False
 
 
-def _keeps_columns(at: Operands, before: str, after: str) -> bool:
-    width = last(at.type_of(before).dims)
-    return width is not None and width == last(at.type_of(after).dims)
+def _one_element(dims: Dims | None) -> bool:
+    return dims is not None and all(dim == 1 for dim in dims)
 
 
-def _halves_equal(array: np.ndarray | None) -> bool:
-    if array is None or array.ndim == 0 or array.shape[-1] % 2:
+def _halves_equal(array: np.ndarray | None, axis: int) -> bool:
+    if array is None or array.ndim < -axis or array.shape[axis] % 2:
         return False
-    half = array.shape[-1] // 2
-    return bool(np.array_equal(array[..., :half], array[..., half:]))
+    first, second = np.split(array, 2, axis)
+    return bool(np.array_equal(first, second))
 
 
 def table_axes(at: Operands, want: tuple[str, ...]) -> Answer:

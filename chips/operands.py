@@ -85,7 +85,7 @@ class Operands:
 
     # ---- attention -----------------------------------------------------------------------------
     def layout(self, name: str) -> tuple[str, ...]:
-        """The axes of q, k, v or out as letters: `b s hd` is ("b", "s", "hd")."""
+        """The axes of q, k, v or out as letters: `b s hd` is ("b", "s", "hd"); "1" is a unit axis."""
         return letters(self.attr(f"{name}_layout") or "")
 
     def extent(self, name: str, letter: str) -> Dim | None:

@@ -74,7 +74,7 @@ class Limits(Row):
     inner_norm: tuple[Literal["rms", "layer"], ...] | None = None
     head_dim: HeadDim | None = None
     mask: tuple[MaskKind, ...] | None = None
-    mask_folded: Literal[False] | None = None
+    mask_folded: Literal[False, "heads", "as_scores"] | None = None
     softcap: Literal[False, "before_mask", "after_mask"] | None = None
     positive_scale: Literal[True] | None = None
     groups: Number | None = None

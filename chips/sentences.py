@@ -10,6 +10,9 @@ from chips.schema import HeadDim, Layouts, Number
 _ALL_OF = frozenset({"rows", "constant", "transposed"})
 _PHRASES = {
     ("softcap", False): "none",
+    ("mask_folded", False): "with batch and heads on axes of their own",
+    ("mask_folded", "heads"): "with batch and heads on axes of their own, or joined as bh",
+    ("mask_folded", "as_scores"): "joined as bh like the scores, or of rows and keys alone",
     ("tables", False): "a base or divisors and an offset",
     ("offset", "none"): "none",
     ("offset", "constant"): "none, or of a constant weight",

@@ -111,16 +111,21 @@ def _try_ways(at: Operands, all_ways: tuple[Way, ...]) -> Way | Refused:
         else:
             possible.append(Trial(way, when, failed))
     if not possible:
-        return Refused(_once(sorted(ruled_out, key=len)[0]))
+        return Refused(_once(sorted(ruled_out, key=_distance)[0]))
     passing = [trial for trial in possible if not trial.failed]
     if len(passing) == len(possible) and _cover(possible):
         return passing[0].way
     if not passing:
-        nearest = min(possible, key=lambda trial: len(trial.failed))
+        nearest = min(possible, key=lambda trial: _distance(trial.failed))
         left_open = () if _cover(possible) else nearest.open.values()
         return Refused(_once((*nearest.failed, *left_open)))
     doubtful = [trial.failed for trial in possible if trial.failed and _unknown(trial.failed)]
     return Refused(_once(doubtful[0] if doubtful else passing[0].open.values()))
+
+
+def _distance(limits: tuple[Limit, ...]) -> tuple[int, int]:
+    """How far a way is from running: limits that fail, and of equally many how much they name."""
+    return len(limits), sum(limit.got.count(",") for limit in limits)
 
 
 def _once(limits: Iterable[Limit]) -> tuple[Limit, ...]:

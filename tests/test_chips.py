@@ -72,8 +72,6 @@ def test_every_shipped_chip_loads_and_names_only_classes_that_exist(name: str) -
     assert len(chip.sha256) == 64
     spec = chips.load(name).spec
     assert spec.classes.keys() | spec.prefer.keys() <= CLASSES.keys()
-    if name not in ("any", "none"):
-        assert spec.classes.keys() == CLASSES.keys(), "a chip says something of every class"
 
 
 def numbers_without_source(data: Any, sourced: bool = False) -> list[str]:
