@@ -240,6 +240,16 @@ def test_the_ir_version_rises_only_for_functions():
     assert to_proto(graph).ir_version == 8
 
 
+def test_the_other_name_of_the_standard_domain():
+    model, graph = two_norms()
+    for node in model.graph.node:
+        node.domain = "ai.onnx"
+    model.opset_import[0].domain = "ai.onnx"
+    graph = load(model)
+    fused(graph, "rms_norm", NORM.format(1, "y1"), "x w1")
+    same(run(to_proto(graph), X), run(model, X))
+
+
 def test_a_file_from_before_free_initializers_keeps_its_values():
     text = NORMS.replace("ir_version: 9", "ir_version: 3").replace(
         "(float[B, 8] x) =>", "(float[B, 8] x, float[8] w1) =>"

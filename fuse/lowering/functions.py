@@ -46,7 +46,6 @@ class _Line(NamedTuple):
     """A node of a body over labels: what makes two nodes the same."""
 
     kind: str
-    domain: str
     attrs: bytes
     inputs: Labels
     outputs: Labels
@@ -87,18 +86,20 @@ class Functions:
 
     def _function(self, name: str, structure: _Structure, parts: Sequence[Part]) -> onnx.FunctionProto:
         nodes: list[onnx.NodeProto] = []
+        domains: dict[str, None] = {"": None}
         labels = {label for line in structure.lines for label in line.outputs} | set(structure.inputs)
         shapes = dims.DimsWriter(lambda wanted: _free(wanted, labels))
         for line, part in zip(structure.lines, parts, strict=True):
             if line.kind == dims.KIND:
                 nodes += shapes.expand(part.op._replace(name=""), line.inputs, line.outputs[0])
                 continue
-            node = onnx.NodeProto(op_type=line.kind, domain=line.domain)
+            domain = "" if part.node.domain == "ai.onnx" else part.node.domain
+            domains[domain] = None
+            node = onnx.NodeProto(op_type=part.node.op_type, domain=domain)
             node.input.extend(line.inputs)
             node.output.extend(line.outputs)
             node.attribute.extend(part.node.attribute)
             nodes.append(node)
-        domains = dict.fromkeys(["", *(line.domain for line in structure.lines)])
         opsets = [helper.make_opsetid(d, self._opsets[d]) for d in domains if d in self._opsets]
         return helper.make_function(DOMAIN, name, structure.inputs, structure.outputs, nodes, opsets)
 
@@ -119,18 +120,17 @@ def _structure(op: Op, parts: Sequence[Part]) -> tuple[_Structure, tuple[str, ..
     labels: dict[str, str] = {"": ""}
     for value, formal in zip(inputs, formals, strict=True):
         labels.setdefault(value, formal)
-    made = {value for part in parts for value in part.op.outputs}
     lines: list[_Line] = []
     locals_made = 0
     for part in parts:
         for value in part.reads:
             if value not in labels:
-                if value in made:
-                    raise FuseError(f"{op.kind} {op.path} reads {value} before it is made")
                 labels[value] = f"c{len(inputs)}"
                 inputs.append(value)
                 formals.append(labels[value])
         for value in part.op.outputs:
+            if value in labels and value:
+                raise FuseError(f"{op.kind} {op.path} reads {value} before it is made")
             if value:
                 labels[value] = f"t{locals_made}"
                 locals_made += 1
@@ -140,15 +140,15 @@ def _structure(op: Op, parts: Sequence[Part]) -> tuple[_Structure, tuple[str, ..
 
 
 def _line(part: Part, labels: Mapping[str, str]) -> _Line:
-    op, node = part.op, part.node
-    reads = tuple(labels[value] for value in stripped(part.reads))
-    writes = tuple(labels[value] for value in op.outputs)
+    op = part.op
+    reads = tuple([labels[value] for value in stripped(part.reads)])
+    writes = tuple([labels[value] for value in op.outputs])
+    attrs = b""
     if op.kind == dims.KIND:
         attrs = repr((op.attrs["dims"], op.attrs["homes"])).encode()
-        return _Line(dims.KIND, "", attrs, reads, writes)
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    attrs = b"".join(sorted(a.SerializeToString(deterministic=True) for a in node.attribute))
-    return _Line(node.op_type, domain, attrs, reads, writes)
+    elif op.attrs:
+        attrs = b"".join(sorted([a.SerializeToString(deterministic=True) for a in part.node.attribute]))
+    return _Line(op.kind, attrs, reads, writes)
 
 
 def stripped(inputs: Sequence[str]) -> list[str]:

@@ -107,15 +107,20 @@ class _Writer:
     def _initializers(self, scope: Scope, target: onnx.GraphProto) -> list[onnx.TensorProto]:
         """The constants that are read, and defaults of inputs; the sparse ones go to the target now."""
         base = scope.graph.base
-        named = [(scope.name(path), tensor) for path, tensor in base.overridable.items()]
-        named += [(name, base.constants[path]) for path, name in scope.read.items()]
-        dense = []
-        for name, tensor in named:
-            if isinstance(tensor.proto, onnx.SparseTensorProto):
-                target.sparse_initializer.append(sparse(name, tensor.proto))
-            else:
-                dense.append(self._place(name, tensor))
+        dense: list[onnx.TensorProto] = []
+        for path, tensor in base.overridable.items():
+            self._initializer(scope.name(path), tensor, dense, target)
+        for path, name in scope.read.items():
+            self._initializer(name, base.constants[path], dense, target)
         return dense
+
+    def _initializer(
+        self, name: str, tensor: Tensor, dense: list[onnx.TensorProto], target: onnx.GraphProto
+    ) -> None:
+        if isinstance(tensor.proto, onnx.SparseTensorProto):
+            target.sparse_initializer.append(sparse(name, tensor.proto))
+        else:
+            dense.append(self._place(name, tensor))
 
     def _outputs(self, scope: Scope, wanted: list[str]) -> tuple[list[str], list[onnx.NodeProto]]:
         """Names of the outputs, and an Identity for each that may not be returned as it is.
@@ -154,6 +159,7 @@ class _Writer:
     def _nodes(self, scope: Scope) -> Iterator[onnx.NodeProto]:
         """The nodes of a graph, in order."""
         shapes = dims.DimsWriter(self.names.fresh)
+        owners = frozenset(scope.graph.base.owners)
         for op in scope.graph.slots:
             if op is None:
                 continue
@@ -162,8 +168,8 @@ class _Writer:
             if not op.parts:
                 yield from self._leaf(op, scope, shapes)
                 continue
-            members = sorted(leaves(op), key=lambda leaf: leaf.slot)
-            if any(leaf.bodies for leaf in members):
+            members = sorted(leaves(op), key=_slot)
+            if any(leaf.slot in owners for leaf in members):
                 # A function's body sees no value around it, but an If's branches read them by name.
                 for leaf in members:
                     yield from self._leaf(leaf, scope, shapes)
@@ -200,7 +206,7 @@ class _Writer:
         """A leaf, its node, and the value behind each of the node's inputs."""
         node = scope.graph.base.nodes[op.slot]
         assert isinstance(node, onnx.NodeProto)
-        if any(isinstance(value, Tensor) for value in op.attrs.values()):
+        if op.attrs and any(isinstance(value, Tensor) for value in op.attrs.values()):
             node = self._relocated(op, node)
         return Part(op, node, reads)
 
@@ -232,6 +238,10 @@ class _Writer:
         return node
 
 
+def _slot(op: Op) -> int:
+    return op.slot
+
+
 def _measured(op: Op, graph: Graph) -> str | None:
     """The value whose shape a `fuse.Dims` op is, where it stands before the op: then the file's own
     Shape says the same in one node."""
@@ -249,7 +259,8 @@ def _measured(op: Op, graph: Graph) -> str | None:
 
 def _described(part: Part) -> str:
     """Op type and name of a node, as people find it in their model."""
-    return f"{part.node.op_type} {part.node.name}".rstrip()
+    kind = part.node.op_type if part.op.kind == dims.KIND else part.op.kind.rpartition(".")[2]
+    return f"{kind} {part.op.name}".rstrip()
 
 
 def _named(values: Iterable[onnx.ValueInfoProto], names: Iterable[str]) -> Iterator[onnx.ValueInfoProto]:
