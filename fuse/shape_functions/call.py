@@ -18,18 +18,19 @@ from fuse.types import (
     Expr,
     Type,
     add,
+    as_size,
     broadcast_dim,
     floor_divide,
-    non_negative,
+    minimum,
+    roots,
     sub,
-    symbol,
 )
 
 #: Dims where None is a size that is not known.
 Sketch = tuple[Dim | None, ...]
 #: Contents are kept of tensors of at most this many elements.
 MAX_ELEMENTS = 16
-#: A symbol named by a computation is not made longer than this; the size is fresh instead.
+#: A symbol named by a computation is not kept longer than this; the size is fresh instead.
 MAX_NAME = 240
 #: A polynomial of more terms than this is not kept.
 MAX_TERMS = 64
@@ -144,6 +145,11 @@ def as_dim(element: Element) -> Dim | None:
     return element if isinstance(element, int | Expr) else None
 
 
+def element_size(element: Element) -> Dim | None:
+    """An element that stands as a size, so is not negative."""
+    return element if isinstance(element, int) else as_size(element) if isinstance(element, Expr) else None
+
+
 def normal_axis(axis: Any, rank: int) -> int:
     """The axis counted from the front; Unclear where there is none of that number."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
@@ -163,21 +169,18 @@ def blank(rank: int) -> Sketch:
     return (None,) * rank
 
 
-def named(text: str) -> Expr | None:
-    """The symbol of a computation; None where its name would be too long to keep."""
-    return symbol(text) if len(text) <= MAX_NAME else None
+def kept(dim: Dim) -> Dim | None:
+    """The size, unless it is too long to carry through a model."""
+    if isinstance(dim, int):
+        return dim
+    if len(dim.terms) > MAX_TERMS or any(len(s) > MAX_NAME for product, _ in dim.terms for s in product):
+        return None
+    return dim
 
 
 def unknown_symbol(dim: Dim) -> bool:
     """Whether a size depends on one that nothing tells."""
-    return isinstance(dim, Expr) and any(name.startswith("?") for name in dim.symbols)
-
-
-def _takes_part(whole: str, part: str, function: str) -> bool:
-    """Whether `whole` is `function(part, ...)` or `function(..., part)`."""
-    return whole.startswith(f"{function}({part}, ") or (
-        whole.startswith(f"{function}(") and whole.endswith(f", {part})")
-    )
+    return any(name.startswith("?") for name in roots(dim))
 
 
 def join(a: Dim | None, b: Dim | None) -> Dim | None:
@@ -192,17 +195,7 @@ def join(a: Dim | None, b: Dim | None) -> Dim | None:
         return None if isinstance(b, int) else a
     if isinstance(b, int):
         return b
-    first, second = str(a), str(b)
-    # min(a, b) against b is b however it turns out: equal, or 1 where a is 1.
-    if _takes_part(first, second, "min"):
-        return b
-    if _takes_part(second, first, "min"):
-        return a
-    if _takes_part(first, second, "broadcast"):
-        return a
-    if _takes_part(second, first, "broadcast"):
-        return b
-    return broadcast_dim(a, b) if len(first) + len(second) < MAX_NAME else None
+    return kept(broadcast_dim(a, b))
 
 
 def spread(a: Sketch, b: Sketch) -> Sketch:
@@ -229,42 +222,25 @@ def same_size(a: Dim | None, b: Dim | None) -> Dim | None:
 
 
 def difference(a: Dim, b: Dim) -> Dim | None:
-    """max(a - b, 0), the size of what is left of `a` past `b`."""
-    left = sub(a, b)
-    if isinstance(left, int):
-        return max(left, 0)
-    if non_negative(left):
-        return left
-    return 0 if non_negative(sub(b, a)) else named(f"max({left}, 0)")
+    """max(a - b, 0), the size of what is left of `a` past `b`, as what min(a, b) leaves of a."""
+    return kept(sub(a, minimum(a, b)))
 
 
 def smaller(a: Dim, b: Dim) -> Dim | None:
     """min(a, b) of two sizes."""
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
-    left = sub(a, b)
-    if non_negative(left):
-        return b
-    if non_negative(sub(b, a)):
-        return a
-    first, second = sorted((str(a), str(b)))
-    return named(f"min({first}, {second})")
+    return kept(minimum(a, b))
 
 
 def quotient(a: Dim, b: Dim) -> Dim | None:
-    """Floor of a / b where b is not zero and the name is not too long."""
-    if b == 0:
-        return None
-    found = floor_divide(a, b)
-    return found if isinstance(found, int) or len(str(found)) <= MAX_NAME else None
+    """Floor of a / b where b is not zero."""
+    return None if b == 0 else kept(floor_divide(a, b))
 
 
 def plus(a: Dim | None, b: Dim | None) -> Dim | None:
     """a + b; None where either is unknown or the sum would be too long."""
     if a is None or b is None:
         return None
-    found = add(a, b)
-    return found if isinstance(found, int) or len(found.terms) <= MAX_TERMS else None
+    return kept(add(a, b))
 
 
 def with_axis(dims: Sketch, axis: int, size: Dim | None) -> Sketch:

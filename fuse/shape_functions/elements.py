@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fuse.ir import Element
-from fuse.shape_functions.call import MAX_TERMS, named, quotient, smaller
+from fuse.shape_functions.call import MAX_TERMS, kept
 from fuse.types import (
     BITS,
     FLOATS,
@@ -20,11 +20,13 @@ from fuse.types import (
     Dim,
     Expr,
     add,
-    divide,
+    floor_divide,
+    minimum,
     mul,
     non_negative,
     positive,
     sub,
+    trunc_divide,
 )
 
 FLOAT_TYPES: Mapping[str, type[np.floating]] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
@@ -49,15 +51,7 @@ def in_range(element: Element, dtype: str) -> Element:
 
 # ---- integers -----------------------------------------------------------------------------------
 def _divide(a: Dim, b: Dim) -> Element:
-    if b == 0:
-        return None
-    if isinstance(a, int) and isinstance(b, int):
-        whole = abs(a) // abs(b)
-        return whole if (a < 0) == (b < 0) else -whole
-    exact = divide(a, b)
-    if exact is not None:
-        return exact
-    return quotient(a, b) if non_negative(a) and non_negative(b) else None
+    return None if b == 0 else kept(trunc_divide(a, b))
 
 
 def _power(a: Dim, b: Dim) -> Element:
@@ -71,32 +65,25 @@ def _power(a: Dim, b: Dim) -> Element:
 
 
 def _modulo(a: Dim, b: Dim) -> Element:
-    """The sign of b, as ONNX has it for integers where fmod is 0."""
+    """The sign of b, as ONNX has it for integers where fmod is 0: what the floor leaves."""
     if b == 0:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return a % b
-    if divide(a, b) is not None:
-        return 0
-    return named(f"mod({a} / {b})") if isinstance(b, int) and b > 0 else None
+    return kept(sub(a, mul(b, floor_divide(a, b)))) if isinstance(b, int) and b > 0 else None
 
 
 def _larger(a: Dim, b: Dim) -> Element:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    left = sub(a, b)
-    if non_negative(left):
-        return a
-    if non_negative(sub(b, a)):
-        return b
-    first, second = sorted((str(a), str(b)))
-    return named(f"max({first}, {second})") if non_negative(a) or non_negative(b) else None
+    """By max(a, b) = a + b - min(a, b)."""
+    found = _smaller(a, b)
+    return kept(sub(add(a, b), found)) if isinstance(found, int | Expr) else None
 
 
 def _smaller(a: Dim, b: Dim) -> Element:
-    found = smaller(a, b)
-    simple = isinstance(found, int) or found in (a, b)
-    return found if simple or (non_negative(a) and non_negative(b)) else None
+    """One of them where that is sure; else the symbol of both, which may not be negative."""
+    found = minimum(a, b)
+    sure = isinstance(found, int) or found in (a, b) or (non_negative(a) and non_negative(b))
+    return kept(found) if isinstance(found, Expr) and sure else found if sure else None
 
 
 def _equal(a: Dim, b: Dim) -> Element:
@@ -126,7 +113,7 @@ def _not_more(a: Dim, b: Dim) -> Element:
 def product_of(a: Dim, b: Dim) -> Element:
     if isinstance(a, Expr) and isinstance(b, Expr) and len(a.terms) * len(b.terms) > MAX_TERMS:
         return None
-    return mul(a, b)
+    return kept(mul(a, b))
 
 
 INTEGER_FUNCTIONS: Mapping[str, Binary] = {

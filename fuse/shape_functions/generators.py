@@ -16,6 +16,7 @@ from fuse.shape_functions.call import (
     as_dim,
     blank,
     difference,
+    element_size,
     normal_axis,
     quotient,
 )
@@ -44,7 +45,7 @@ def sized(call: Call) -> Sequence[Sketch | None]:
         if rank is None:
             raise Unclear
         return (blank(rank),)
-    return (tuple(map(as_dim, sizes)),)
+    return (tuple(map(element_size, sizes)),)
 
 
 def from_attribute(call: Call) -> Sequence[Sketch | None]:

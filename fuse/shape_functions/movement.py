@@ -14,17 +14,17 @@ from fuse.shape_functions.call import (
     as_dim,
     blank,
     difference,
+    element_size,
     join,
-    named,
+    kept,
     normal_axes,
     normal_axis,
     plus,
     quotient,
     same_size,
-    smaller,
     with_axis,
 )
-from fuse.types import Dim, Dims, Expr, add, mul, non_negative, product
+from fuse.types import Dim, Dims, Expr, add, as_size, mul, product, within
 
 #: An end of this size or more means "to the end".
 FAR = 2**31 - 1
@@ -57,7 +57,7 @@ def reshape(call: Call) -> Sequence[Sketch | None]:
                 return (blank(len(target)),)
             sizes.append(None if dims is None else dims[axis])
         else:
-            sizes.append(as_dim(element))
+            sizes.append(element_size(element))
     if dims is None:
         return (tuple([None if size == -1 else size for size in sizes]),)
     return (fitted(dims, sizes),)
@@ -164,7 +164,7 @@ def split(call: Call) -> Sequence[Sketch | None]:
     if sizes is not None:
         if len(sizes) != parts:
             raise Unclear
-        return [with_axis(dims, axis, as_dim(size)) for size in sizes]
+        return [with_axis(dims, axis, element_size(size)) for size in sizes]
     if call.given(1):
         return [with_axis(dims, axis, None)] * parts
     size = dims[axis]
@@ -214,10 +214,14 @@ def cut(size: Dim, start: Dim | None, end: Dim | None, step: Dim | None) -> Dim 
         return size
     if step < 0:
         return None
-    low, high = _placed(size, start), _placed(size, end)
-    if low is None or high is None:
-        return None
-    length = high if low == 0 else difference(high, low)
+    if start == 0 and isinstance(end, Expr) and end == size:
+        length: Dim | None = size
+    else:
+        low, high = _placed(size, start), _placed(size, end)
+        if low is None or high is None:
+            return None
+        # Both lie within the axis, so past the whole axis the start is never.
+        length = high if low == 0 else plus(size, mul(-1, low)) if high == size else difference(high, low)
     if step == 1 or length is None:
         return length
     return quotient(add(length, step - 1), step)
@@ -225,17 +229,7 @@ def cut(size: Dim, start: Dim | None, end: Dim | None, step: Dim | None) -> Dim 
 
 def _placed(size: Dim, bound: Dim) -> Dim | None:
     """A slice's start or end counted from the front and kept within the axis."""
-    if isinstance(bound, int):
-        if bound >= FAR:
-            return size
-        if bound < 0:
-            return difference(size, -bound)
-    elif not non_negative(bound):
-        if non_negative(mul(-1, bound)):
-            return difference(size, mul(-1, bound))
-        # Neither sign is sure: within the axis only where size - bound and bound are.
-        return bound if bound == size else named(f"within({bound}, {size})")
-    return smaller(size, bound)
+    return size if isinstance(bound, int) and bound >= FAR else kept(within(bound, size))
 
 
 def gather(call: Call) -> Sequence[Sketch | None]:
@@ -273,7 +267,7 @@ def expand(call: Call) -> Sequence[Sketch | None]:
         lead = blank(max(rank - len(dims), 0))
         # An axis that is not 1 keeps its size; 1 may become anything.
         return (lead + tuple([dim if isinstance(dim, int) and dim > 1 else None for dim in dims]),)
-    sizes: Sketch = tuple([as_dim(element) for element in target])
+    sizes: Sketch = tuple([element_size(element) for element in target])
     return (tuple([None if d is None else d for d in _expanded(dims, sizes)]),)
 
 
@@ -316,7 +310,7 @@ def pad(call: Call) -> Sequence[Sketch | None]:
     result: Sketch = dims
     for i, axis in enumerate(axes):
         size = plus(plus(dims[axis], as_dim(pads[i])), as_dim(pads[i + len(axes)]))
-        result = with_axis(result, axis, size)
+        result = with_axis(result, axis, None if size is None else as_size(size))
     return (result,)
 
 

@@ -15,7 +15,7 @@ from fuse.shape_functions.call import (
     quotient,
     with_axis,
 )
-from fuse.types import Dim, Dims, add, divide, mul, sub
+from fuse.types import Dim, Dims, add, as_size, divide, mul, sub
 
 
 def _spread(call: Call, name: str, count: int, default: int) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def window_sizes(call: Call, spatial: Dims, kernel: Dims, ceil: bool = False) ->
         places = quotient(add(room, stride), stride)
         if ceil and (not isinstance(room, int) or room % stride):
             places = _ceiled(room, stride, size, pads[axis])
-        result.append(places)
+        result.append(None if places is None else as_size(places))
     return tuple(result)
 
 
@@ -119,7 +119,9 @@ def conv_transpose(call: Call) -> Sequence[Sketch | None]:
     for axis in range(count):
         around = pads[axis] + pads[axis + count] if auto == "NOTSET" else 0
         reach = add(mul(dilations[axis], sub(kernel[axis], 1)), 1)
-        sizes.append(sub(add(add(mul(strides[axis], sub(spatial[axis], 1)), extra[axis]), reach), around))
+        sizes.append(
+            as_size(sub(add(add(mul(strides[axis], sub(spatial[axis], 1)), extra[axis]), reach), around))
+        )
     return (head + tuple(sizes),)
 
 
