@@ -65,5 +65,9 @@ def _axes(graph: Graph, op: Op) -> Any:
             return UNKNOWN_ATTRIBUTE
     if axes is None:
         return "all"
-    axes = tuple(from_end(graph, op, axis) for axis in axes)
+    if op.kind == "Unsqueeze":
+        dims = graph.dims(op.outputs[0])
+        axes = tuple(-1 if dims is not None and axis == len(dims) - 1 else axis for axis in axes)
+    else:
+        axes = tuple(from_end(graph, op, axis) for axis in axes)
     return axes[0] if len(axes) == 1 else axes

@@ -17,6 +17,20 @@ def squeezed(dims: Dims) -> Dims:
     return dims[first:]
 
 
+def agree(dims: Dims | None, whole: Dims | None) -> bool:
+    """Whether dims are those of a broadcast result, where an undecided axis (two symbols met) counts:
+    such operands are equal there, or one of them is 1, which broadcasting allows."""
+    return (
+        dims is not None
+        and whole is not None
+        and len(dims) == len(whole)
+        and all(
+            a == b or (isinstance(b, Expr) and a != 1 and any(s.startswith("broadcast(") for s in b.symbols))
+            for a, b in zip(dims, whole, strict=True)
+        )
+    )
+
+
 def unknown(dims: Dims | None) -> bool:
     """Whether a condition on these dims cannot be decided."""
     return dims is None or any(isinstance(d, Expr) and any(s.startswith("?") for s in d.symbols) for d in dims)

@@ -166,27 +166,23 @@ def make_base(
     that have a default, by name; they are not constants. nodes: what each op was lifted from, kept
     for lowering.
     """
+    ops, nodes, derived = _constants_first(list(ops), list(nodes), constants)
     lifted = tuple(op._replace(slot=slot) for slot, op in enumerate(ops))
     producer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     captured: dict[str, list[int]] = {}
     by_kind: dict[str, list[int]] = {}
     owners: list[int] = []
-    derived: set[str] = set()
     for slot, op in enumerate(lifted):
         by_kind.setdefault(op.kind, []).append(slot)
         for value in op.outputs:
             if value:
                 producer[value] = slot
-        fixed = bool(op.inputs) and not op.kind.startswith("Random")
         for value in op.inputs:
             if value and value not in constants:
-                fixed = fixed and value in derived
                 slots = readers.setdefault(value, [])
                 if not slots or slots[-1] != slot:
                     slots.append(slot)
-        if fixed and op.kind in FROM_CONSTANTS:
-            derived.update(op.outputs)
         bodies = op.bodies if op.attrs else {}
         if bodies:
             owners.append(slot)
@@ -214,9 +210,33 @@ def make_base(
         captured={value: tuple(slots) for value, slots in captured.items()},
         by_kind={kind: tuple(slots) for kind, slots in by_kind.items()},
         owners=tuple(owners),
-        derived=frozenset(derived),
+        derived=derived,
         output_set=frozenset(outputs),
     )
+
+
+def _constants_first(
+    ops: list[Op], nodes: list[object], constants: Mapping[str, Tensor]
+) -> tuple[list[Op], list[object], frozenset[str]]:
+    """Ops that only rearrange constants come first, the order else kept; and what they make.
+
+    A weight transposed just before its product would otherwise stand in the way of every fusion
+    that runs earlier than that.
+    """
+    derived: set[str] = set()
+    first: list[int] = []
+    rest: list[int] = []
+    for index, op in enumerate(ops):
+        fixed = op.kind in FROM_CONSTANTS and any(op.inputs)
+        if fixed and all(v in constants or v in derived or not v for v in op.inputs):
+            derived.update(v for v in op.outputs if v)
+            first.append(index)
+        else:
+            rest.append(index)
+    if not first:
+        return ops, nodes, frozenset()
+    order = first + rest
+    return [ops[i] for i in order], [nodes[i] for i in order] if nodes else [], frozenset(derived)
 
 
 def captures(body: Graph) -> dict[str, None]:

@@ -91,8 +91,12 @@ class Match:
         _, _, self.bound, self.loose, self.budget, self.fault, self.hole = mark
 
     def spend(self, code: str, at: str, want: str, got: str, path: str) -> bool:
-        """Go on over a fault if the budget allows; the same fault met again costs nothing."""
-        if self.fault is not None and self.fault[:2] == (code, at):
+        """Go on over a fault if the budget allows; the same fault met again costs nothing.
+
+        An attribute that is wrong alike in two places is one fault: exporters write it once.
+        """
+        held = self.fault
+        if held is not None and (held[:2] == (code, at) or (code == "attribute" and (held[0], *held[2:4]) == (code, want, got))):
             return True
         if self.budget < 1:
             return False

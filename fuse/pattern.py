@@ -205,6 +205,12 @@ def all_kinds(pattern: Pattern) -> frozenset[str]:
     return own.union(*(all_kinds(inner) for inner in children(pattern)))
 
 
+def constant_names(pattern: Pattern) -> frozenset[str]:
+    """The names that a pattern binds to constants."""
+    own = frozenset({pattern.name}) if isinstance(pattern, Constant) and pattern.name else frozenset()
+    return own.union(*(constant_names(inner) for inner in children(pattern)))
+
+
 def root_kinds(pattern: Pattern) -> frozenset[str]:
     """The kinds that may stand at the root of a match."""
     if isinstance(pattern, Alternatives):

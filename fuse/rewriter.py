@@ -8,16 +8,17 @@ from typing import NamedTuple
 
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
-from fuse.pattern import Pattern, all_kinds, depth_of, root_kinds
+from fuse.pattern import Pattern, all_kinds, constant_names, depth_of, root_kinds
 from fuse.plausible import FAMILIES
 from fuse.rule import Built, Rule
 from fuse.types import INTEGERS, FuseError
 
 #: How many ops a climb from a mark to possible roots may visit.
 CLIMB_LIMIT = 48
-#: A match of fewer fixed nodes than this has no near miss; for two values that should be one it takes
-#: three, since two operators over other values are just two operators.
-LEAST_NODES = 2
+#: How much of a pattern must be there before a place is called almost: fixed nodes, where the fault is
+#: a wrong operator or two values that should be one also constants, since two operators that do not
+#: fit are just two operators.
+LEAST_EVIDENCE = 3
 
 
 class Whole(NamedTuple):
@@ -47,6 +48,7 @@ class CompiledRule:
     roots: frozenset[str]
     near_roots: frozenset[str]
     height: int
+    constants: frozenset[str] = frozenset()
 
 
 def compile_rule(rule: Rule) -> CompiledRule:
@@ -55,7 +57,7 @@ def compile_rule(rule: Rule) -> CompiledRule:
     roots = root_kinds(rule.finds)
     near = roots.union(*(family for family in FAMILIES if not family.isdisjoint(roots)))
     height = max(depth_of(rule.finds, frozenset({mark})) for mark in rule.marks)
-    return CompiledRule(rule, compile_pattern(rule.finds), all_kinds(rule.finds), roots, near, height)
+    return CompiledRule(rule, compile_pattern(rule.finds), all_kinds(rule.finds), roots, near, height, constant_names(rule.finds))
 
 
 @dataclass
@@ -186,6 +188,12 @@ class Sweep:
         if held is None or _fuller(near, held):
             self.misses[near.root] = near
 
+    def _evidence(self, match: Match, fault: Fault) -> int:
+        if fault.code not in ("op", "same_value"):
+            return match.fixed() + 1
+        constants = self.compiled.constants & match.bound.keys() if fault.code == "op" else ()
+        return match.fixed() + len(constants)
+
     def _near(self, root: Op, mark: Op) -> Near | None:
         marks = self.compiled.rule.marks
         for match in self._matches(root, mark, 1):
@@ -198,10 +206,12 @@ class Sweep:
             standing = [
                 op
                 for op in match.ops
-                if op.kind in marks and not (fault.code in ("op", "attribute", "arity") and fault.at == op.outputs[0])
+                if op.kind in marks and not (fault.code == "op" and fault.at == op.outputs[0])
             ]
             of = match.fixed()
-            if not standing or of < (3 if fault.code == "same_value" else LEAST_NODES):
+            if not standing or self._evidence(match, fault) < LEAST_EVIDENCE:
+                continue
+            if fault.code == "op" and any(guard.check(match) for guard in self.compiled.rule.needs):
                 continue
             wrong = int(fault.code == "op")
             ops = tuple(sorted({leaf.slot: leaf for op in match.ops for leaf in leaves(op)}.values(), key=lambda o: o.slot))

@@ -103,7 +103,10 @@ def caps_agree(m: Match) -> Wrong | None:
 
 def products_fit(m: Match) -> Wrong | None:
     """the scores are q times k transposed, and the probabilities weigh rows of v"""
-    score, out = products(m)
+    both = products(m)
+    if both is None:
+        return Wrong(m.root, "another operator")
+    score, out = both
     if letters(m.graph, score, "q", "k") is None:
         return Wrong(score.path, "a product over other axes")
     if letters(m.graph, out, "p", "v") is None:
@@ -111,11 +114,12 @@ def products_fit(m: Match) -> Wrong | None:
     return None
 
 
-def products(m: Match) -> tuple[Op, Op]:
-    """The product of q and k, and the product with v."""
+def products(m: Match) -> tuple[Op, Op] | None:
+    """The product of q and k, and the product with v; None where one of them is another operator."""
     found = [op for op in m.ops if op.kind in ("MatMul", "com.microsoft.FusedMatMul", "Einsum")]
-    score = next(op for op in found if op.inputs[:2] == (m["q"], m["k"]))
-    return score, next(op for op in found if op is not score and op.inputs[1] == m["v"])
+    score = [op for op in found if op.inputs[:2] == (m["q"], m["k"])]
+    out = [op for op in found if op not in score[:1] and op.inputs[1] == m["v"]]
+    return (score[0], out[0]) if score and out else None
 
 
 def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str] | None:
@@ -291,7 +295,10 @@ def _result(m: Match, out: Op, layout: Layout) -> Layout | None:
 
 def build(m: Match) -> Built | None:
     graph = m.graph
-    score, out = products(m)
+    both = products(m)
+    if both is None:
+        return None
+    score, out = both
     reading = read_scores(m, score)
     if reading is None or graph.is_constant(m["q"]) and graph.is_constant(m["k"]):
         return None

@@ -12,7 +12,10 @@ from fuse.rule import Built, Rule, Wrong, guard
 
 
 def from_outside(graph: Graph, value: str) -> bool:
-    """Whether a value comes from the caller: an input of this graph or one around it."""
+    """Whether a value comes from the caller: an input of this graph or one around it, cast or not."""
+    op = graph.producer(value)
+    if op is not None and op.kind == "Cast":
+        value = op.inputs[0]
     return value in graph.inputs or (
         bool(graph.base.prefix) and value not in graph.base.producer and not graph.is_constant(value)
     )

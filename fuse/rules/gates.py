@@ -50,14 +50,21 @@ def _vector(graph: Graph, value: str) -> bool:
 
 def halves_are_one_width(m: Match) -> Wrong | None:
     """gate and up have the same dims"""
+    if not _is_gate(m):
+        return None
     gate, up = m.graph.dims(m["act"].x), m.graph.dims(m["up"])
     return None if gate is not None and gate == up else Wrong(m["up"], f"{dims_text(up)} beside {dims_text(gate)}")
 
 
+def _is_gate(m: Match) -> bool:
+    """Whether both sides come from products of one activation: else it is just a product of two values."""
+    one, two = source(m.graph, m["act"].x), source(m.graph, m["up"])
+    return one is not None and two is not None and _one_activation(m.graph, one, two)
+
+
 def _gate(m: Match) -> Built | None:
-    act, graph = m["act"], m.graph
-    one, two = source(graph, act.x), source(graph, m["up"])
-    if one is None or two is None or act.name not in GATES or not _one_activation(graph, one, two):
+    act = m["act"]
+    if not _is_gate(m):
         return None
     attrs: dict[str, object] = {} if act.name in ("silu", "relu") else {"act": act.name}
     if GATES[act.name] == "geglu" and act.name == "gelu":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fuse import forms
-from fuse.guards import dims_text
+from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.types import Dims, spans
+from fuse.types import Dims
 
 a, b = anything("a"), anything("b")
 
@@ -28,19 +28,20 @@ def one_addend_is_the_sum(m: Match) -> Wrong | None:
     """one addend has the dims of the sum, the other has them or broadcasts"""
     dims = m.graph.dims(_total(m))
     for value in (m["a"], m["b"]):
-        if m.graph.dims(value) == dims and dims is not None:
+        if agree(m.graph.dims(value), dims):
             return None
     return Wrong(m["a"], f"{dims_text(m.graph.dims(m['a']))} and {dims_text(m.graph.dims(m['b']))} for {dims_text(dims)}")
 
 
 def _total(m: Match) -> str:
-    return next(op.outputs[0] for op in m.ops if op.kind == "Add")
+    value: str = m["norm"].x
+    return value
 
 
 def _ordered(m: Match) -> tuple[str, str]:
     """The full-sized addend first; of two, the one that is not a product's result is the residual."""
     graph, total = m.graph, m.graph.dims(_total(m))
-    full = [value for value in (m["a"], m["b"]) if graph.dims(value) == total]
+    full = [value for value in (m["a"], m["b"]) if agree(graph.dims(value), total)]
     if len(full) == 1:
         return full[0], m["b"] if full[0] == m["a"] else m["a"]
     branch = graph.producer(m["b"])
@@ -204,7 +205,3 @@ qk_norm_rope = Rule(
     builds=_normed_rope,
     reads=tuple(sorted(forms.norm.kinds | forms.rope.kinds | {"qk_norm"})),
 )
-
-
-def addend_spans(small: Dims | None, whole: Dims | None) -> bool:
-    return small is not None and whole is not None and spans(small, whole)

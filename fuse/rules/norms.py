@@ -45,7 +45,7 @@ def squared(value: Pattern) -> Pattern:
 def over_root_mean_square(value: Pattern) -> Pattern:
     """A value over the root of its mean square along the last axis, however the division is written."""
     shifted = Add(ReduceMean(squared(value), axes=LAST, keepdims=1), eps)
-    root = Sqrt(shifted)
+    root = Sqrt(shifted) | Pow(shifted, constant(0.5))
     inverse = Reciprocal(root) | Div(constant(1), root) | Pow(shifted, constant(-0.5))
     return Div(value, root) | Mul(inverse, value)
 
@@ -148,9 +148,9 @@ layer_norm = Rule(
     reads=tuple(sorted(forms.norm.kinds)),
 )
 
-length = Sqrt(ReduceSum(squared(x), axes=LAST, keepdims=1)) | ReduceL2(x, axes=LAST, keepdims=1)
-length = length | Sqrt(ReduceSumSquare(x, axes=LAST, keepdims=1))
-inside = Sqrt(Add(ReduceSum(squared(x), axes=LAST, keepdims=1) | ReduceSumSquare(x, axes=LAST, keepdims=1), eps))
+total = ReduceSum(squared(x), axes=LAST, keepdims=1) | ReduceSumSquare(x, axes=LAST, keepdims=1)
+length = ReduceL2(x, axes=LAST, keepdims=1) | Sqrt(total) | Pow(total, constant(0.5))
+inside = Sqrt(Add(total, eps)) | Pow(Add(total, eps), constant(0.5))
 clipped = Max(length, eps) | Clip(length, eps)
 divisor = inside | Add(length, eps) | clipped | length
 spread = Expand(divisor, anything("target")) | divisor

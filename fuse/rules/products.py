@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuse import forms
-from fuse.guards import dims_text, squeezed
+from fuse.guards import agree, dims_text, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.types import Dims, spans
 
 bias = constant("bias", scalar=False)
 plain_product = form(forms.product, "product", where=lambda p: not p.bias and p.plain)
@@ -30,6 +29,8 @@ def bias_is_a_row(m: Match) -> Wrong | None:
     dims, out = m.graph.dims(m["bias"]), m.graph.dims(m.root)
     width = row_length(m.graph, m["product"])
     inner = m.graph.dims(m["product"].out)
+    if dims is not None and len(dims) == 1 and dims[0] == width:
+        return None
     if dims is None or inner is None:
         return Wrong(m["bias"], "unknown dims")
     if squeezed(dims) == (width,) and len(dims) <= len(out or dims) and len(dims) <= _rank_below(m):
@@ -281,7 +282,7 @@ def residual_has_the_shape(m: Match) -> Wrong | None:
     own, out = m.graph.dims(m["residual"]), m.graph.dims(m.root)
     if own is None or out is None:
         return Wrong(m["residual"], "unknown dims")
-    return None if own == out else Wrong(m["residual"], f"{dims_text(own)} beside {dims_text(out)}")
+    return None if agree(own, out) else Wrong(m["residual"], f"{dims_text(own)} beside {dims_text(out)}")
 
 
 def _with_residual(m: Match) -> Built | None:
@@ -321,11 +322,3 @@ matmul_residual = Rule(
     reads=tuple(sorted(forms.product.kinds | forms.norm.kinds)),
 )
 
-
-def same_dims(graph: Graph, a: str, b: str) -> bool:
-    one, two = graph.dims(a), graph.dims(b)
-    return one is not None and one == two
-
-
-def covers(small: Dims | None, whole: Dims | None) -> bool:
-    return small is not None and whole is not None and spans(small, whole)

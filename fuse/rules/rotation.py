@@ -104,7 +104,9 @@ def _halves(m: Match) -> tuple[str, tuple[str, int, int, int], tuple[str, int, i
     if m.get("first"):
         a, b = m["first"], m["second"]
     else:
-        join = next(op for op in m.ops if op.kind == "Concat" and _is_turned(graph, op))
+        join = next((op for op in m.ops if op.kind == "Concat" and _is_turned(graph, op)), None)
+        if join is None:
+            return None
         a, b = join.inputs[1], join.inputs[0]
         a, b = (_through(graph, v, "Unsqueeze") for v in (a, b))
         b = _through(graph, b, "Neg")
