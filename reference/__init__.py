@@ -4,6 +4,8 @@ Three ways to the same values: the lifted graph, fused ops by their parts (equal
 fused ops by their class's closed form (equal within a tolerance by element type).
 """
 
+from reference.check import Check, Each, Mismatch, check, check_each
 from reference.eval import eval
+from reference.feeds import feeds
 
-__all__ = ["eval"]
+__all__ = ["Check", "Each", "Mismatch", "check", "check_each", "eval", "feeds"]

@@ -15,6 +15,7 @@ from fuse.ir import SMALL_CONSTANT_BYTES, Graph, Op, captures, leaves
 from fuse.types import DTYPE_NUMBERS, Expr, FuseError, Type, substitute
 from reference import control, definitions, ops
 from reference.ops.call import NUMPY, Call, Value, short_dtype
+from reference.precision import CARRYING, narrow_type, results_carried, settled, widened
 
 Fused = Literal["parts", "definition"]
 #: Called after each op that stands with the op, a way to read its operands, and its results.
@@ -34,9 +35,7 @@ def as_graph(graph: Graph | _HasGraph) -> Graph:
     return found
 
 
-def eval(
-    graph: Graph | _HasGraph, feeds: Mapping[str, Any], fused: Fused = "parts"
-) -> dict[str, np.ndarray]:
+def eval(graph: Graph | _HasGraph, feeds: Mapping[str, Any], fused: Fused = "parts") -> dict[str, np.ndarray]:
     """Outputs by name. feeds: an array for each input by name; one with a default may be left out.
 
     fused: how fused ops run, by their "parts" or by their class's "definition".
@@ -58,7 +57,11 @@ class Scope:
         self.values: dict[str, Value] = {}
 
     def read(self, value: str) -> Value:
-        """The value of a path; None for an absent operand."""
+        """The value of a path, in its own type; None for an absent operand."""
+        return settled(self.raw(value))
+
+    def raw(self, value: str) -> Value:
+        """The value as it is held: one of a narrow type may be carried in f32."""
         if not value:
             return None
         scope: Scope | None = self
@@ -83,7 +86,11 @@ class Run:
     """
 
     def __init__(
-        self, graph: Graph, fused: Fused = "parts", watch: Watch | None = None, watch_leaf: Watch | None = None
+        self,
+        graph: Graph,
+        fused: Fused = "parts",
+        watch: Watch | None = None,
+        watch_leaf: Watch | None = None,
     ) -> None:
         self.graph, self.fused, self.watch, self.watch_leaf = graph, fused, watch, watch_leaf
         self._constants: dict[str, np.ndarray] = {}
@@ -119,7 +126,7 @@ class Run:
         for op, dead in plan:
             results = self.step(graph, op, scope)
             if self.watch is not None:
-                self.watch(graph, op, scope.read, results)
+                self.watch(graph, op, scope.read, tuple(map(settled, results)))
             scope.values.update((v, r) for v, r in zip(op.outputs, results, strict=False) if v)
             for value in dead:
                 scope.values.pop(value, None)
@@ -142,7 +149,7 @@ class Run:
             inner.values.update((v, r) for v, r in zip(part.outputs, results, strict=False) if v)
             for value in dead:
                 inner.values.pop(value, None)
-        return tuple(inner.read(value) for value in op.outputs)
+        return tuple(inner.raw(value) for value in op.outputs)
 
     def leaf(self, graph: Graph, op: Op, scope: Scope) -> tuple[Value, ...]:
         """The results of one lifted op."""
@@ -151,16 +158,23 @@ class Run:
         elif op.kind == "fuse.Dims":
             results = (_dims(op, scope),)
         else:
-            known = self._calls.get(id(op))
-            if known is None:
-                known = self._calls[id(op)] = (op, self._call(op))
-            try:
-                results = ops.run(known[1], [scope.read(value) for value in op.inputs])
-            except FuseError as error:
-                raise FuseError(f"{error} at {op.path}") from error
+            results = self._primitive(op, [scope.raw(value) for value in op.inputs])
         if self.watch_leaf is not None:
-            self.watch_leaf(graph, op, scope.read, results)
+            self.watch_leaf(graph, op, scope.read, tuple(map(settled, results)))
         return results
+
+    def _primitive(self, op: Op, operands: list[Value]) -> tuple[Value, ...]:
+        known = self._calls.get(id(op))
+        if known is None:
+            known = self._calls[id(op)] = (op, self._call(op))
+        narrow = narrow_type(operands) if op.kind in CARRYING else None
+        try:
+            if narrow is None:
+                return ops.run(known[1], list(map(settled, operands)))
+            results = ops.run(known[1], list(map(widened, operands)))
+        except FuseError as error:
+            raise FuseError(f"{error} at {op.path}") from error
+        return results_carried(op.kind, results, narrow)
 
     def _call(self, op: Op) -> Call:
         domain = op.kind.rpartition(".")[0]
@@ -201,7 +215,9 @@ def bind(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Value]:
     known = set(graph.inputs)
     for name in feeds:
         if name not in known:
-            raise FuseError(f"the graph has no input {name}; its inputs are {', '.join(graph.inputs) or 'none'}")
+            raise FuseError(
+                f"the graph has no input {name}; its inputs are {', '.join(graph.inputs) or 'none'}"
+            )
     values: dict[str, Value] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for name in graph.inputs:
@@ -222,7 +238,9 @@ def _checked(name: str, value: Any, want: Type, sizes: dict[str, tuple[int, str]
     held = NUMPY[want.dtype]
     if array.dtype != held and array.dtype.kind == "V" and array.dtype.itemsize == held.itemsize:
         array = array.view(held)  # numpy's files keep only the size of types that it does not know
-    got = short_dtype(array) if array.dtype.kind in "USO" or array.dtype in NUMPY.values() else str(array.dtype)
+    got = (
+        short_dtype(array) if array.dtype.kind in "USO" or array.dtype in NUMPY.values() else str(array.dtype)
+    )
     if got != want.dtype:
         raise FuseError(f"input {name} wants {want}, got {got}{list(array.shape)}")
     if want.dims is None:

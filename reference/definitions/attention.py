@@ -42,7 +42,9 @@ def opened(x: Array, layout: str, heads: int) -> Array:
 def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
     """The sizes of the letters of a joined axis that has the heads in it."""
     if len(axis) != 2 or "h" not in axis or size % heads:
-        raise FuseError(f"the axis {axis!r} of {layout!r} with {size} elements does not part into {heads} heads")
+        raise FuseError(
+            f"the axis {axis!r} of {layout!r} with {size} elements does not part into {heads} heads"
+        )
     return [heads if letter == "h" else size // heads for letter in axis]
 
 

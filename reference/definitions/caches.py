@@ -37,5 +37,6 @@ def qk_norm_rope_kv_append(
 
 
 CACHES: Mapping[str, Definition] = {
-    "kv_append": kv_append, "rope_kv_append": rope_kv_append, "qk_norm_rope_kv_append": qk_norm_rope_kv_append,
+    "kv_append": kv_append, "rope_kv_append": rope_kv_append,
+    "qk_norm_rope_kv_append": qk_norm_rope_kv_append,
 }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,14 @@ Array = np.ndarray
 Definition = Callable[..., Any]
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     """attrs: with defaults filled in. types: what is known of each output."""
 
     attrs: Mapping[str, Any]
     types: tuple[Type, ...]
 
-    def __getitem__(self, name: str) -> Any:  # type: ignore[override]
+    def __getitem__(self, name: str) -> Any:
         return self.attrs[name]
 
     def rank(self, output: int = 0) -> int | None:

@@ -30,9 +30,7 @@ def matmul_bias_act(case: Case, x: Array, weight: Array, bias: Array | None) -> 
     return activate(case["act"], matmul_bias(case, x, weight, bias), float(case["act_alpha"]))
 
 
-def matmul_residual(
-    case: Case, x: Array, weight: Array, bias: Array | None, residual: Array
-) -> Array:
+def matmul_residual(case: Case, x: Array, weight: Array, bias: Array | None, residual: Array) -> Array:
     return np.asarray(matmul_bias(case, x, weight, bias) + exact(residual))
 
 

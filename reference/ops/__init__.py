@@ -26,7 +26,8 @@ from reference.ops.shaping import SHAPING
 
 #: Operators implemented here, by kind.
 OWN: Mapping[str, Implementation] = {
-    **ELEMENTWISE, **SHAPING, **REDUCING, **PRODUCTS, **NORMS, **ATTENTION, **CONTRIB, **QUANTIZED, **RECURRENT,
+    **ELEMENTWISE, **SHAPING, **REDUCING, **PRODUCTS, **NORMS, **ATTENTION, **CONTRIB, **QUANTIZED,
+    **RECURRENT,
 }  # fmt: skip
 #: Operators implemented here only for one output; onnx.reference runs the rest.
 OWN_ONE_OUTPUT: Mapping[str, Implementation] = {"MaxPool": max_pool, "AveragePool": average_pool}
@@ -63,4 +64,14 @@ def _described(value: Value) -> str:
     return "-" if value is None else type(value).__name__
 
 
-__all__ = ["OWN", "Array", "Call", "Implementation", "Value", "implementation", "numpy_dtype", "run", "short_dtype"]
+__all__ = [
+    "OWN",
+    "Array",
+    "Call",
+    "Implementation",
+    "Value",
+    "implementation",
+    "numpy_dtype",
+    "run",
+    "short_dtype",
+]

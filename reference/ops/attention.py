@@ -38,7 +38,7 @@ def repeat_heads(x: Array, heads: int) -> Array:
 def bias_of(mask: Array, dtype: Any) -> Array:
     """A boolean mask (true keeps) as a bias; any other mask is one."""
     if mask.dtype == np.bool_:
-        return np.where(mask, dtype.type(0), dtype.type(-np.inf))
+        return np.asarray(np.where(mask, dtype.type(0), dtype.type(-np.inf)))
     return mask.astype(dtype)
 
 
@@ -58,7 +58,13 @@ def causal_bias(rows: int, keys: int, offset: Any, dtype: Any, window: int = -1,
 
 
 def attend(
-    q: Array, k: Array, v: Array, scale: float, biases: list[Array], softcap: float = 0.0, precision: Any = None
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float,
+    biases: list[Array],
+    softcap: float = 0.0,
+    precision: Any = None,
 ) -> tuple[Array, list[Array]]:
     """softmax(scale q k^T, capped, plus the biases) v; a row whose every bias is -inf gives zero.
 
@@ -138,7 +144,7 @@ def attention(
 
 # ---- rotation ----------------------------------------------------------------------------------
 def rotate(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Pairs of the leading lanes of x [batch, rows, heads, width] turned; cos, sin [batch, rows, 1, pairs]."""
+    """Pairs of leading lanes turned. x [batch, rows, heads, width]; cos, sin [batch, rows, 1, pairs]."""
     lanes = 2 * cos.shape[-1]
     turned, rest = x[..., :lanes], x[..., lanes:]
     a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else np.split(turned, 2, axis=-1)
@@ -195,7 +201,7 @@ def _padding_bias(mask: Array, batch: int, keys: int, fill: float, dtype: Any) -
         keep = (mask != 0)[:, None]
     else:
         raise FuseError(f"an attention mask of rank {mask.ndim} has no implementation")
-    return np.where(keep, dtype.type(0), dtype.type(fill))
+    return np.asarray(np.where(keep, dtype.type(0), dtype.type(fill)))
 
 
 def contrib_attention(
@@ -208,7 +214,7 @@ def contrib_attention(
     attention_bias: Array | None = None,
     past_length: Array | None = None,
 ) -> tuple[Array, Array]:
-    """com.microsoft Attention: one product makes q, k and v. past and present: [2, batch, heads, rows, width]."""
+    """com.microsoft Attention: one product makes q, k, v; past and present [2, batch, heads, rows, width]."""
     if call.get("do_rotary", 0) or call.get("past_present_share_buffer", 0):
         raise FuseError("com.microsoft.Attention with do_rotary or a shared buffer has no implementation")
     heads = int(call.attrs["num_heads"])
@@ -290,9 +296,14 @@ def group_query_attention(
     last: for each batch, the number of real keys after this step, less one. Rows land in the cache
     behind the keys that each batch has.
     """
-    unread = [n for n in ("smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache") if call.get(n, 0)]
+    unread = [
+        n
+        for n in ("smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+        if call.get(n, 0)
+    ]
     if unread or sink is not None or any(value is not None for value in rest) or not call.get("causal", 1):
-        raise FuseError(f"com.microsoft.GroupQueryAttention with {' '.join(unread) or 'these operands'} has no implementation")
+        what = " ".join(unread) or "these operands"
+        raise FuseError(f"com.microsoft.GroupQueryAttention with {what} has no implementation")
     heads, key_heads = int(call.attrs["num_heads"]), int(call.attrs["kv_num_heads"])
     if k is None or v is None:
         width = q.shape[-1] // (heads + 2 * key_heads)
@@ -315,8 +326,8 @@ def group_query_attention(
     if bias is not None:
         biases.append(bias[..., :full])
     scale = float(call.get("scale", 0.0)) or 1 / math.sqrt(query.shape[-1])
-    shown = (repeat_heads(part[:, :, :full], heads) for part in (key, value))
-    y, _scores = attend(query, *shown, scale, biases, float(call.get("softcap", 0.0)))
+    keys, values = (repeat_heads(part[:, :, :full], heads) for part in (key, value))
+    y, _scores = attend(query, keys, values, scale, biases, float(call.get("softcap", 0.0)))
     return join_heads(y), key, value
 
 

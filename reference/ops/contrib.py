@@ -42,7 +42,7 @@ def _activated(call: Call, y: Array, names: tuple[str, ...], values: tuple[float
     if kind not in ELEMENTWISE:
         raise FuseError(f"no implementation for the activation {kind} of {call.kind}")
     if kind == "Clip":
-        return np.clip(y, *(y.dtype.type(v) for v in values[:2]))
+        return np.asarray(np.clip(y, *(y.dtype.type(v) for v in values[:2])))
     attrs = dict(zip(names, values, strict=False))
     return np.asarray(ELEMENTWISE[kind](Call(kind, attrs, 99, (True,)), y))
 

@@ -132,7 +132,7 @@ def cast_to(x: Array, target: np.dtype[Any], saturate: bool = True) -> Array:
         with np.errstate(invalid="ignore"):
             return np.asarray(wide_float(x).astype(target))
     if x.dtype.kind == "V" and target.kind == "b":
-        return wide_float(x) != 0
+        return np.asarray(wide_float(x) != 0)
     with np.errstate(over="ignore"):
         return np.asarray(x.astype(target))
 
@@ -147,8 +147,10 @@ def _text(value: Any) -> str:
     if isinstance(value, (np.bool_, np.integer)):
         return str(int(value))
     number = float(value)
-    return str(int(number)) if number.is_integer() and abs(number) < 1e16 else np.format_float_positional(
-        np.float32(number), trim="-"
+    return (
+        str(int(number))
+        if number.is_integer() and abs(number) < 1e16
+        else np.format_float_positional(np.float32(number), trim="-")
     )
 
 

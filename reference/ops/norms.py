@@ -29,7 +29,9 @@ def layer_norm(call: Call, x: Array, scale: Array, bias: Array | None = None) ->
     wide_x, over = _stash(call, x), _over(call, x)
     mean = np.mean(wide_x, axis=over, keepdims=True)
     centred = wide_x - mean
-    inverse = 1 / np.sqrt(np.mean(centred * centred, axis=over, keepdims=True) + wide_x.dtype.type(call.get("epsilon", 1e-5)))
+    inverse = 1 / np.sqrt(
+        np.mean(centred * centred, axis=over, keepdims=True) + wide_x.dtype.type(call.get("epsilon", 1e-5))
+    )
     inverse = np.asarray(inverse, wide_x.dtype)
     return _scaled(x, centred * inverse, scale, bias), mean, inverse
 
@@ -51,14 +53,16 @@ def _scaled(x: Array, normal: Array, scale: Array, bias: Array | None) -> Array:
 def simplified_layer_norm(call: Call, x: Array, scale: Array) -> tuple[Array, Array]:
     """onnxruntime's name for the rms norm: y and the inverse root of the mean square."""
     wide_x, over = _stash(call, x), _over(call, x)
-    inverse = 1 / np.sqrt(np.mean(wide_x * wide_x, axis=over, keepdims=True) + wide_x.dtype.type(call.get("epsilon", 1e-5)))
+    inverse = 1 / np.sqrt(
+        np.mean(wide_x * wide_x, axis=over, keepdims=True) + wide_x.dtype.type(call.get("epsilon", 1e-5))
+    )
     inverse = np.asarray(inverse, wide_x.dtype)
     return _scaled(x, wide_x * inverse, scale, None), inverse
 
 
 def _skipped(x: Array, skip: Array, bias: Array | None) -> Array:
     total = wide(x) + wide(skip)
-    return total if bias is None else total + wide(bias)
+    return np.asarray(total if bias is None else total + wide(bias))
 
 
 def skip_layer_norm(
@@ -149,5 +153,6 @@ NORMS: Mapping[str, Implementation] = {
     "com.microsoft.SkipLayerNormalization": skip_layer_norm,
     "com.microsoft.SkipSimplifiedLayerNormalization": skip_rms_norm,
     "com.microsoft.EmbedLayerNormalization": embed_layer_norm,
-    "BatchNormalization": batch_norm, "InstanceNormalization": instance_norm, "GroupNormalization": group_norm,
+    "BatchNormalization": batch_norm, "InstanceNormalization": instance_norm,
+    "GroupNormalization": group_norm,
 }  # fmt: skip

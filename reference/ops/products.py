@@ -11,9 +11,18 @@ from fuse.types import FuseError
 from reference.ops.call import Array, Call, Implementation, ints, wide
 
 
+def summed(x: Array) -> Array:
+    """x in the type its products are summed in: f64 for f32, f32 for what is narrower.
+
+    A sum is then rounded once and does not hang on its order, so a quantized value that lies between
+    two steps falls on the same side as in any runtime whose integer products are exact.
+    """
+    return x.astype(np.float64) if x.dtype == np.float32 else wide(x)
+
+
 def product(a: Array, b: Array) -> Array:
-    """a times b as matrices over the leading axes; sums of f16 and bf16 are carried in f32."""
-    return np.asarray(np.matmul(wide(a), wide(b)), a.dtype)
+    """a times b as matrices over the leading axes."""
+    return np.asarray(np.matmul(summed(a), summed(b)), a.dtype)
 
 
 def matmul(call: Call, a: Array, b: Array) -> Array:
@@ -21,15 +30,14 @@ def matmul(call: Call, a: Array, b: Array) -> Array:
 
 
 def gemm_product(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
-    """alpha a b + beta c in the wide type, before it is rounded."""
-    left, right = wide(a), wide(b)
+    """alpha a b + beta c in the type of the sum, before it is rounded."""
+    left, right = summed(a), summed(b)
     y = (left.T if call.get("transA", 0) else left) @ (right.T if call.get("transB", 0) else right)
     alpha, beta = float(call.get("alpha", 1.0)), float(call.get("beta", 1.0))
     if alpha != 1.0:
-        y = (y * y.dtype.type(alpha)).astype(y.dtype)
+        y = y * y.dtype.type(alpha)
     if c is not None:
-        term = wide(c) if beta == 1.0 else (wide(c) * y.dtype.type(beta)).astype(y.dtype)
-        y = y + term
+        y = y + (summed(c) if beta == 1.0 else summed(c) * y.dtype.type(beta))
     return np.asarray(y)
 
 
@@ -105,9 +113,12 @@ def _pool_views(call: Call, x: Array, fill: Any) -> Array:
     strides = ints(call.get("strides")) or (1,) * len(kernel)
     dilations = ints(call.get("dilations")) or (1,) * len(kernel)
     pads = window_pads(call, x.shape[2:], kernel)
-    if call.get("ceil_mode", 0):
-        for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
-            length = x.shape[2 + axis] + sum(pads[axis]) - (k - 1) * d - 1
+    for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        length = x.shape[2 + axis] + sum(pads[axis]) - (k - 1) * d - 1
+        if -s < length < 0:
+            # onnxruntime divides towards zero: a window that overhangs by less than a stride counts.
+            pads[axis] = (pads[axis][0], pads[axis][1] - length)
+        elif call.get("ceil_mode", 0):
             steps = -(-length // s)
             if steps * s >= x.shape[2 + axis] + pads[axis][0]:
                 steps -= 1

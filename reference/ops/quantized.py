@@ -40,7 +40,13 @@ def quantize(x: Array, scale: Array, zero: Array | None, dtype: np.dtype[Any]) -
     if short_dtype(np.empty(0, dtype)) not in INTEGERS:
         return cast_to(ratio + shift, dtype)
     low, high = integer_range(dtype)
-    return np.asarray(np.clip(np.rint(ratio) + shift, low, high).astype(np.int64).astype(dtype))
+    if high > 1 << 24:
+        ratio = ratio.astype(np.float64)  # f32 does not hold the ends of the range
+    return np.asarray(
+        np.clip(np.rint(ratio) + shift, low, high)
+        .astype(np.int64 if high > 1 << 24 else np.int32)
+        .astype(dtype)
+    )
 
 
 def quantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = None) -> Array:
@@ -59,9 +65,9 @@ def dequantize_linear(call: Call, x: Array, scale: Array, zero: Array | None = N
     """(x - zero point) scale, in the scale's type."""
     axis, block = int(call.get("axis", 1)), int(call.get("block_size", 0))
     if short_dtype(x) in INTEGERS:
-        value = x.astype(np.int64)
+        value = x.astype(np.int32)  # a zero point of 32 bits is always 0
         if zero is not None:
-            value = value - spread(zero, x.shape, axis, block).astype(np.int64)
+            value = value - spread(zero, x.shape, axis, block).astype(np.int32)
         number = value.astype(np.float32)
     else:
         number = x.astype(np.float32)
@@ -75,7 +81,11 @@ def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
     low, high = np.minimum(x.min(initial=0), 0), np.maximum(x.max(initial=0), 0)
     scale = np.float32((high - low) / np.float32(255)) if high != low else np.float32(1)
     zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
-    return quantize(x, np.asarray(scale), np.asarray(zero), np.dtype(np.uint8)), np.asarray(scale), np.asarray(zero)
+    return (
+        quantize(x, np.asarray(scale), np.asarray(zero), np.dtype(np.uint8)),
+        np.asarray(scale),
+        np.asarray(zero),
+    )
 
 
 def _whole(x: Array, zero: Array | None, column: bool = True) -> Array:
@@ -124,7 +134,9 @@ def qlinear_conv(
     bias: Array | None = None,
 ) -> Array:
     rest = (1,) * (w.ndim - 1)
-    weight = w.astype(np.float64) - (zw.astype(np.float64).reshape(-1, *rest) if zw.size > 1 else float(zw.reshape(())))
+    weight = w.astype(np.float64) - (
+        zw.astype(np.float64).reshape(-1, *rest) if zw.size > 1 else float(zw.reshape(()))
+    )
     whole = conv_product(call, _whole(x, zx), weight)
     if bias is not None:
         whole = whole + bias.astype(np.float64).reshape(1, -1, *(1,) * (w.ndim - 2))
@@ -217,8 +229,17 @@ def gather_block_quantized(
 
 # ---- quantized elementwise of com.microsoft ----------------------------------------------------
 def _qlinear_binary(function: Any) -> Implementation:
-    def run(call: Call, a: Array, sa: Array, za: Array | None, b: Array, sb: Array, zb: Array | None, sy: Array,
-            zy: Array | None = None) -> Array:  # fmt: skip
+    def run(
+        call: Call,
+        a: Array,
+        sa: Array,
+        za: Array | None,
+        b: Array,
+        sb: Array,
+        zb: Array | None,
+        sy: Array,
+        zy: Array | None = None,
+    ) -> Array:
         left = dequantize_linear(call, a, sa, za)
         right = dequantize_linear(call, b, sb, zb)
         return quantize(function(left, right), sy, zy, a.dtype)
@@ -235,5 +256,6 @@ QUANTIZED: Mapping[str, Implementation] = {
     "com.microsoft.MatMulIntegerToFloat": matmul_integer_to_float,
     "com.microsoft.DynamicQuantizeMatMul": dynamic_quantize_matmul,
     "com.microsoft.MatMulNBits": matmul_nbits, "com.microsoft.GatherBlockQuantized": gather_block_quantized,
-    "com.microsoft.QLinearAdd": _qlinear_binary(np.add), "com.microsoft.QLinearMul": _qlinear_binary(np.multiply),
+    "com.microsoft.QLinearAdd": _qlinear_binary(np.add),
+    "com.microsoft.QLinearMul": _qlinear_binary(np.multiply),
 }  # fmt: skip

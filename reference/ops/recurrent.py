@@ -49,11 +49,15 @@ def _activations(call: Call, kind: str, directions: int) -> list[list[Activation
     return [made[i * each : (i + 1) * each] for i in range(directions)]
 
 
-def _rnn_step(x: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Activation], call: Call) -> tuple[Array, Array]:
+def _rnn_step(
+    x: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Activation], call: Call
+) -> tuple[Array, Array]:
     return f[0](x + h @ r.T + rb), c
 
 
-def _gru_step(x: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Activation], call: Call) -> tuple[Array, Array]:
+def _gru_step(
+    x: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Activation], call: Call
+) -> tuple[Array, Array]:
     """Gates in the order update, reset, hidden."""
     xz, xr, xh = np.split(x, 3, axis=-1)
     rz, rr, rh = np.split(r, 3, axis=0)
@@ -108,7 +112,9 @@ def _recurrent(kind: str) -> Implementation:
             start = [np.zeros((batch, hidden), x.dtype) if v is None else v[d] for v in (h0, c0)]
             peep = None if peepholes is None else peepholes[d]
 
-            def step(row: Array, h: Array, c: Array, d: int = d, rb: Array = rb, peep: Array | None = peep) -> Any:
+            def step(
+                row: Array, h: Array, c: Array, d: int = d, rb: Array = rb, peep: Array | None = peep
+            ) -> Any:
                 if kind == "LSTM":
                     return _lstm_step(row, h, c, r[d], rb, functions[d], call, peep)
                 return (_gru_step if kind == "GRU" else _rnn_step)(row, h, c, r[d], rb, functions[d], call)
@@ -126,7 +132,9 @@ def _recurrent(kind: str) -> Implementation:
     return run
 
 
-def _sweep(x: Array, start: list[Array], ends: Array, backward: bool, step: Any) -> tuple[Array, Array, Array]:
+def _sweep(
+    x: Array, start: list[Array], ends: Array, backward: bool, step: Any
+) -> tuple[Array, Array, Array]:
     """One direction over the rows; past a batch's end the state stands and y is zero."""
     h, c = start
     y = np.zeros((x.shape[0], *h.shape), x.dtype)

@@ -78,13 +78,14 @@ def slice_(
             index[axis] = slice(start, None, step)
         else:
             index[axis] = slice(start, end, step)
-    return x[tuple(index)]
+    return np.asarray(x[tuple(index)])
 
 
 def _wrapped(indices: Array, size: int, op: str) -> Array:
     found = np.where(indices < 0, indices + size, indices)
     if found.size and (found.min() < 0 or found.max() >= size):
-        raise FuseError(f"{op} reads row {int(indices.ravel()[np.argmax((found < 0) | (found >= size))])} of {size}")
+        outside = indices[(found < 0) | (found >= size)]
+        raise FuseError(f"{op} reads row {int(outside.flat[0])} of {size}")
     return found
 
 
@@ -200,7 +201,11 @@ def depth_to_space(call: Call, x: Array) -> Array:
     n, c, h, w = x.shape
     b = int(call.attrs["blocksize"])
     if call.get("mode", "DCR") == "DCR":
-        return x.reshape(n, b, b, c // b**2, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(n, c // b**2, h * b, w * b)
+        return (
+            x.reshape(n, b, b, c // b**2, h, w)
+            .transpose(0, 3, 4, 1, 5, 2)
+            .reshape(n, c // b**2, h * b, w * b)
+        )
     return x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // b**2, h * b, w * b)
 
 
@@ -210,7 +215,8 @@ def dropout(call: Call, x: Array, *_: Array | None) -> tuple[Array, Array]:
 
 
 SHAPING: Mapping[str, Implementation] = {
-    "Reshape": reshape, "Transpose": transpose, "Squeeze": squeeze, "Unsqueeze": unsqueeze, "Flatten": flatten,
+    "Reshape": reshape, "Transpose": transpose, "Squeeze": squeeze, "Unsqueeze": unsqueeze,
+    "Flatten": flatten,
     "Concat": concat, "Split": split, "Slice": slice_, "Gather": gather, "GatherElements": gather_elements,
     "GatherND": gather_nd, "ScatterND": scatter_nd, "ScatterElements": scatter_elements,
     "Scatter": scatter_elements, "Expand": expand, "Tile": tile, "Shape": shape,

@@ -29,9 +29,9 @@ def schema_version(domain: str, op_type: str, opset: int) -> int | None:
 
 def _attribute(name: str, value: Any, schema: Any) -> onnx.AttributeProto:
     if isinstance(value, (Tensor, np.ndarray)):
-        return helper.make_attribute(name, numpy_helper.from_array(
-            value.array() if isinstance(value, Tensor) else value, name
-        ))
+        return helper.make_attribute(
+            name, numpy_helper.from_array(value.array() if isinstance(value, Tensor) else value, name)
+        )
     declared = schema.attributes.get(name)
     return helper.make_attribute(name, value, attr_type=None if declared is None else int(declared.type))
 
@@ -76,5 +76,3 @@ def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
     evaluator = _evaluator(node.SerializeToString(deterministic=True), domain, call.opset, dtypes)
     results = iter(evaluator.run(None, present))
     return tuple(next(results) if wanted else None for wanted in call.outputs)
-
-
