@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fuse.ir import Graph, Op
@@ -13,14 +12,6 @@ from fuse.types import UNKNOWN, Dim, Type, add, mul, nbytes
 
 #: Operators that no runtime launches a kernel for: they only say how bytes are read.
 FREE_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-
-
-def moved(graph: Graph, op: Op) -> Iterator[Type]:
-    """The type of each value that an op reads or writes, constants left out."""
-    types, constants = graph.base.types, graph.base.constants
-    for value in {*op.inputs, *op.outputs}:
-        if value and value not in constants:
-            yield types.get(value, UNKNOWN)
 
 
 def sum_bytes(types: Iterable[tuple[Type, int]]) -> tuple[Dim, int]:
@@ -44,27 +35,37 @@ class Ledger:
     """
 
     def __init__(self, graph: Graph, rows: Sequence[Record]) -> None:
-        self._graph = graph
+        self._types, self._constants = graph.base.types, graph.base.constants
         self._refused = {(row.root, row.builds) for row in rows if row.outcome == "refused"}
-        self._made: dict[tuple[int, frozenset[tuple[Type, int]]], Saves] = {}
+        self._numbers: dict[Type, int] = {}
+        self._made: dict[tuple[int, frozenset[tuple[int, int]]], Saves] = {}
 
     def of(self, row: Record) -> Saves:
         """What a decision saves or would save; bytes is None where a shape that counts is unknown."""
         fused = row.op if row.op is not None else _as_one(row)
-        count: Counter[Type] = Counter()
+        count: dict[int, int] = {}
         launches = -1
         for part in self._members(fused):
             if part.kind not in FREE_VIEWS:
                 launches += 1
-                count.update(moved(self._graph, part))
-        count.subtract(moved(self._graph, fused))
-        key = max(launches, 0), frozenset(item for item in count.items() if item[1])
+                self._moves(part, 1, count)
+        self._moves(fused, -1, count)
+        key = max(launches, 0), frozenset(count.items())
         found = self._made.get(key)
         if found is None:
-            total, unknown = sum_bytes(key[1])
+            types = list(self._numbers)
+            total, unknown = sum_bytes((types[n], times) for n, times in count.items() if times)
             found = Saves(launches=key[0], bytes=None if unknown else size_text(total))
             self._made[key] = found
         return found
+
+    def _moves(self, op: Op, sign: int, count: dict[int, int]) -> None:
+        """Count the values that an op reads or writes, constants left out, by the number of their type."""
+        for value in {*op.inputs, *op.outputs}:
+            if value and value not in self._constants:
+                type = self._types.get(value, UNKNOWN)
+                number = self._numbers.setdefault(type, len(self._numbers))
+                count[number] = count.get(number, 0) + sign
 
     def _members(self, op: Op) -> Iterator[Op]:
         for part in op.parts:
