@@ -51,6 +51,18 @@ def compute(at: Operands, want: tuple[str, ...]) -> Answer:
 
 
 # ---- shapes -------------------------------------------------------------------------------------
+def known_dims(at: Operands, want: bool) -> Answer:
+    """every shape known"""
+    for name, value in at.computed():
+        dims = at.type_of(value).dims
+        if dims is None:
+            return unknown(f"shape of {name}")
+        for dim in dims:
+            if isinstance(dim, Expr):
+                return unknown(f"an axis of {name}", dim)
+    return None
+
+
 def rank(at: Operands, want: Number) -> Answer:
     """rank of {main} {want}"""
     dims = at.dims(at.main)
@@ -253,8 +265,8 @@ def slope(at: Operands, want: tuple[float, ...]) -> Answer:
 CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
     function.__name__: function
     for function in (
-        dtypes, one_dtype, compute, rank, weight_rank, width, contraction, rows, known_width, residual,
-        residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant, max_members,
+        dtypes, one_dtype, compute, known_dims, rank, weight_rank, width, contraction, rows, known_width,
+        residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant, max_members,
         max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes, rope.position_ids,
         rope.partial, attention.head_dim, attention.mask, attention.mask_folded, attention.softcap,
         attention.positive_scale, attention.groups, attention.q_len, attention.q_len_groups,

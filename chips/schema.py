@@ -64,6 +64,7 @@ class Limits(Row):
     offset: Literal["none", "constant"] | None = None
     rows: tuple[str, ...] | None = None
     known_width: Literal[True] | None = None
+    known_dims: Literal[True] | None = None
     rank: Number | None = None
     weight_rank: Number | None = None
     width: Number | None = None

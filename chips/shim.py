@@ -59,7 +59,7 @@ class Chip:
         kind = candidate.op.kind
         entry = self.entry(kind)
         if entry is None or entry.lacks is not None:
-            reason = entry.lacks if entry is not None and entry.lacks else f"{self.name} has none"
+            reason = entry.lacks if entry is not None and entry.lacks else f"none known on {self.name}"
             return Refused((Limit("chip:not_linked", f"one kernel for {kind}", reason),))
         at = Operands(candidate)
         found = _try_ways(at, self._ways.get(kind) or ways(entry))

@@ -45,6 +45,7 @@ CASES = {
     "dtypes": ("rms_norm", NORM, ["f32", "f16"], ({"x": "f64[2,3,8]"}, {}), "element type one of f32, f16", "x is f64"),
     "one_dtype": ("rms_norm", NORM, True, ({"x": "f16[2,3,8]"}, {}), "float operands of one element type", "x is f16, weight is f32"),
     "compute": ("rms_norm", NORM, ["f32"], ({}, {"compute": "f64"}), "computes in the type of x or f32", "computes in f64"),
+    "known_dims": ("rms_norm", NORM, True, None, "every shape known", "an axis of x unknown (D): try --dim D=1"),
     "rank": ("rms_norm", NORM, {"one_of": [2, 3]}, ({"x": "f32[1,2,3,8]"}, {}), "rank of x one of 2, 3", "4"),
     "weight_rank": ("matmul_bias", PRODUCT, {"one_of": [2]}, ({"weight": "= f32[2,8,6]"}, {}), "rank of each weight 2, leading unit axes aside", "3"),
     "width": ("rms_norm", NORM, {"at_most": 8}, ({"x": "f32[2,16]"}, {}), "last axis of x at most 8", "16"),
@@ -123,7 +124,7 @@ def test_a_good_candidate_passes_and_a_broken_one_says_what_is_wanted_and_got(na
 
 
 def _unknown_shape(name: str) -> tuple[Candidate, object]:
-    if name == "known_width":
+    if name in ("known_width", "known_dims"):
         return made("rms_norm", NORM, {"x": "f32[2,D]", "weight": None}), True
     return made("attention", ATTENTION), {"at_most": 8}
 
