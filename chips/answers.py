@@ -31,6 +31,15 @@ def unknown(what: str, dim: Dim | None = None) -> Unknown:
     return Unknown(f"{what} unknown{shown}: try {flags}", f"bind {', '.join(names)} with --dim")
 
 
+def undecided(text: str, dims: Dims) -> Unknown:
+    """Symbols among the dims decide whether what the text names agrees."""
+    names = sorted({name for dim in dims for name in symbols_of(dim) if name.isidentifier()})
+    if not names:
+        return Unknown(f"{text}, which may differ")
+    flags = " ".join(f"--dim {name}=1" for name in names)
+    return Unknown(f"{text}, which may differ: try {flags}", f"bind {', '.join(names)} with --dim")
+
+
 def number(want: Number, dim: Dim | None, what: str) -> Answer:
     """Whether a dimension meets a condition, for every value its symbols may have."""
     if isinstance(dim, int):

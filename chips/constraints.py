@@ -7,12 +7,13 @@ instead: a sentence (it fails), or `Unknown` (a shape or type that nobody knows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from chips import constraints_attention as attention
 from chips import constraints_rope as rope
-from chips.answers import Answer, Unknown, last, number, same, unknown, without_unit_lead
+from chips.answers import Answer, Unknown, last, number, same, undecided, unknown, without_unit_lead
 from chips.operands import Operands
 from chips.schema import Limits, Number
 from chips.sentences import words
@@ -144,7 +145,7 @@ def residual(at: Operands, want: tuple[str, ...]) -> Answer:
     if True in kinds:
         return None
     text = f"{at.type(names[0])} and {at.type(names[1])}"
-    return unknown(f"whether {text} agree") if None in kinds else text
+    return undecided(text, first + second) if None in kinds else text
 
 
 def _shape_kind(whole: Dims, other: Dims, want: tuple[str, ...]) -> bool | None:
@@ -152,7 +153,7 @@ def _shape_kind(whole: Dims, other: Dims, want: tuple[str, ...]) -> bool | None:
     lead = len(whole) - len(other)
     if lead < 0 or len(other) < 2:
         return whole == other and "same" in want
-    equal = [same(a, b) for a, b in zip(whole[lead:], other, strict=True)]
+    equal = [_equal_if_added(a, b) for a, b in zip(whole[lead:], other, strict=True)]
     if lead:
         fits = "rows" in want and lead == 1 and len(whole) == 3
     elif other[0] == 1 and equal[0] is not True and len(whole) == 3 and "one_batch" in want:
@@ -164,6 +165,17 @@ def _shape_kind(whole: Dims, other: Dims, want: tuple[str, ...]) -> bool | None:
     return None if None in equal else True
 
 
+def _equal_if_added(a: Dim, b: Dim) -> bool | None:
+    """Whether two axes that are added are equal. `min(64, rows)`, of a table of 64 rows cut to
+    `rows`, adds to `rows` only where it is `rows`: else the model itself cannot run."""
+    equal = same(a, b)
+    for cut, whole in ((str(a), b), (str(b), a)):
+        limit = re.fullmatch(r"min\((\d+), (.+)\)", cut)
+        if equal is None and limit and int(limit[1]) > 1 and limit[2] == str(whole):
+            return True
+    return equal
+
+
 def residual_fits(at: Operands, want: bool) -> Answer:
     """residual that broadcasts to the product"""
     product, added = at.type_of(at.op.outputs[0]).dims, at.dims("residual")
@@ -173,7 +185,7 @@ def residual_fits(at: Operands, want: bool) -> Answer:
         return None
     text = f"residual {at.type('residual')} of a product {at.type_of(at.op.outputs[0])}"
     settled = all(isinstance(dim, int) for dim in added + product) or len(added) > len(product)
-    return text if settled else unknown(f"whether {text} broadcasts")
+    return text if settled else undecided(text, added + product)
 
 
 # ---- norms and products -------------------------------------------------------------------------
@@ -266,11 +278,11 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
     function.__name__: function
     for function in (
         dtypes, one_dtype, compute, known_dims, rank, weight_rank, width, contraction, rows, known_width,
-        residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant, max_members,
-        max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes, rope.position_ids,
-        rope.partial, attention.head_dim, attention.mask, attention.mask_folded, attention.softcap,
-        attention.positive_scale, attention.groups, attention.q_len, attention.q_len_groups,
-        attention.kv_len, attention.q_within_kv, attention.layouts,
+        residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant,
+        max_members, max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes,
+        rope.position_ids, rope.partial, attention.head_dim, attention.mask, attention.mask_folded,
+        attention.softcap, attention.positive_scale, attention.groups, attention.q_len,
+        attention.q_len_groups, attention.kv_len, attention.q_within_kv, attention.layouts,
     )
 }  # fmt: skip
 

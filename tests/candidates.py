@@ -39,19 +39,20 @@ def candidate(
     out: str = "?",
     ops: tuple[Op, ...] = (),
     more: Mapping[str, str] | None = None,
+    types: Mapping[str, Type] | None = None,
 ) -> Candidate:
     """operands: operand (`weight.1`, `weight.2` where it stands for several) -> its type, or
-    `= type` for a constant; a value is named as its operand. more: types of other values."""
+    `= type` for a constant; a value is named as its operand. more: types of other values;
+    types: types that cannot be written so."""
     inputs: list[str] = []
     for name in CLASSES[kind].operands:
         bare = name.removesuffix("*")
         many = [given for given in operands if given.startswith(f"{bare}.")]
         inputs += many if name.endswith("*") else [bare if bare in operands else ""]
-    types = {
-        name: type_of(text.removeprefix("= ")) for name, text in (dict(operands) | dict(more or {})).items()
-    }
+    written = dict(operands) | dict(more or {})
+    known = {name: type_of(text.removeprefix("= ")) for name, text in written.items()} | dict(types or {})
     held = {
-        name: constant(name, np.ones([d for d in types[name].dims or () if isinstance(d, int)], np.float32))
+        name: constant(name, np.ones([d for d in known[name].dims or () if isinstance(d, int)], np.float32))
         for name, text in operands.items()
         if text.startswith("= ")
     } | dict(constants or {})
@@ -61,7 +62,7 @@ def candidate(
         inputs=[v for v in inputs if v and v not in held],
         outputs=["y"],
         ops=ops,
-        types=types | {"y": type_of(out)},
+        types=known | {"y": type_of(out)},
         contents={},
         constants=held,
     )

@@ -14,6 +14,7 @@ from chips.schema import Limits
 from fuse.classes import CLASSES
 from fuse.ir import Op
 from fuse.shim import Candidate, Limit
+from fuse.types import Type, symbol
 
 NORM = ({"x": "f32[2,3,8]", "weight": "= f32[8]"}, {"eps": 1e-5})
 ADD = ({"x": "f32[B,3,8]", "residual": "f32[B,3,8]", "weight": "= f32[8]"}, {"eps": 1e-5})
@@ -179,6 +180,16 @@ def test_shapes_of_a_residual(residual: str, kinds: list[str], holds: bool | Non
     for one in ({"residual": residual}, {"residual": "f32[B,3,8]", "x": residual}):
         found = judged("residual", kinds, made("add_norm", ADD, one))
         assert (found.code if found else None) == code
+
+
+def test_a_table_cut_to_the_rows_it_is_added_to() -> None:
+    cut = Type("f32", (1, symbol("min(64, S)"), 8))
+    one = made("add_norm", ADD, {"x": "f32[B,S,8]", "residual": "f32[1,N,8]"}, types={"residual": cut})
+    assert judged("residual", ["one_batch"], one) is None
+    other = made("add_norm", ADD, {"x": "f32[B,S,8]", "residual": "f32[1,N,8]"})
+    found = judged("residual", ["one_batch"], other)
+    assert found is not None
+    assert found.got == "f32[B,S,8] and f32[1,N,8], which may differ: try --dim B=1 --dim N=1 --dim S=1"
 
 
 def test_width_of_a_head_from_joined_axes() -> None:
