@@ -166,8 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str) -> None:
-    line = " ".join(message.split())
-    sys.stderr.write(f"error: {line}\n")
+    from fuse.commands.output import complain
+
+    complain(message)
     sys.exit(2)
 
 

@@ -81,8 +81,10 @@ def _checked(report: Report) -> str:
     if check is None:
         return "values not checked"
     if not check.ok:
-        return f"values differ{' first at ' + clean(check.differs) if check.differs else ''}"
-    return "values checked, bit-equal" if check.bit_equal else f"values checked, off by {check.max_error}"
+        first = f", first at {clean(check.differs)}" if check.differs else ""
+        return f"values differ (seed {check.seed}){first}"
+    parts = "bit-equal" if check.bit_equal else "not bit-equal"
+    return f"values checked, {parts} (seed {check.seed}, definitions within {check.max_error})"
 
 
 # ---- a row a rule -------------------------------------------------------------------------------

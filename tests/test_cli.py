@@ -14,6 +14,7 @@ import pytest
 from made_reports import mixed
 
 import fuse
+import reference
 from fuse.cli import main
 from fuse.codes import CODES
 from fuse.commands.examples import EXAMPLES, HERE, find
@@ -114,6 +115,31 @@ def test_held_rules_and_dims_reach_the_report(run, tmp_path: Path) -> None:
     assert read.held_rules == ("rms_norm",)
     assert len(read.held("rms_norm")) == 5
     assert not read.fired("rms_norm")
+
+
+def test_check_is_said_and_kept(run, tmp_path: Path) -> None:
+    report = tmp_path / "r.json"
+    said = run("optimize", LLAMA, "--chip", "any", "--check", "--seed", 3, "--report", report)
+    assert said.code == 0
+    assert "values checked, bit-equal (seed 3" in said.out
+    check = Report.model_validate_json(report.read_text()).check
+    assert check is not None
+    assert (check.ok, check.seed, check.dtype, check.differs) == (True, 3, "f32", None)
+
+
+def test_a_check_that_fails_is_exit_code_1_and_writes_nothing(run, tmp_path: Path, monkeypatch) -> None:
+    found = reference.Check(False, 0, "f32", False, "inf", "t27")
+
+    def differ(*_: object, **__: object) -> None:
+        raise reference.Mismatch("add_norm t27 differs by parts", found)
+
+    monkeypatch.setattr(reference, "check", differ)
+    out, report = tmp_path / "out.onnx", tmp_path / "r.json"
+    said = run("optimize", LLAMA, "--chip", "any", "--check", "-o", out, "--report", report)
+    assert said.code == 1
+    assert "values differ (seed 0), first at t27" in said.out
+    assert said.err == "error: add_norm t27 differs by parts (seed 0); nothing written\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_report_of_a_real_model_is_true() -> None:

@@ -97,9 +97,9 @@ def test_rule_and_outcome_narrow_the_page() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "values checked, bit-equal"),
-        ({"bit_equal": False, "max_error": "1e-06"}, "values checked, off by 1e-06"),
-        ({"ok": False, "differs": "norm0"}, "values differ first at norm0"),
+        ({}, "values checked, bit-equal (seed 0, definitions within 0)"),
+        ({"bit_equal": False}, "values checked, not bit-equal"),
+        ({"ok": False, "differs": "norm0"}, "values differ (seed 0), first at norm0"),
     ],
 )
 def test_page_says_how_values_were_checked(fields: dict[str, object], said: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fuse.commands import inputs
 from fuse.commands.check import checked
 from fuse.commands.examples import find
-from fuse.commands.output import check_target, progress, say, width, written
+from fuse.commands.output import check_target, complain, progress, say, width, written
 from fuse.types import FuseError
 
 if TYPE_CHECKING:
@@ -41,14 +41,16 @@ def run(request: Request) -> int:
         if target is not None:
             check_target(target, (model, other))
     optimized = compiled(model, request.chip, request.held, request.dims)
-    report = optimized.report
+    report, fault = optimized.report, ""
     if request.check:
-        report = report.model_copy(update={"check": checked(optimized, request.seed)})
-    good = report.check is None or report.check.ok
-    if good:
+        check, fault = checked(optimized, request.seed)
+        report = report.model_copy(update={"check": check})
+    if not fault:
         _write(optimized, report, request)
     say(render(report, "text", View(width=width(), more=_more(request, model))))
-    return 0 if good else 1
+    if fault:
+        complain(f"{fault} (seed {request.seed}); nothing written")
+    return 1 if fault else 0
 
 
 def _write(optimized: Optimized, report: Report, request: Request) -> None:

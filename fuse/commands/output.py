@@ -56,6 +56,12 @@ def say(text: str) -> None:
     console.print(text, markup=False, end="")
 
 
+def complain(message: str) -> None:
+    """One line on standard error."""
+    line = " ".join(message.split())
+    sys.stderr.write(f"error: {line}\n")
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
     """A function (done, in all, what) that draws a bar on standard error; None where it is no terminal."""
