@@ -61,8 +61,13 @@ class Chip:
         if entry is None or entry.lacks is not None:
             reason = entry.lacks if entry is not None and entry.lacks else f"none known on {self.name}"
             return Refused((Limit("chip:not_linked", f"one kernel for {kind}", reason),))
+        ways_of = self._ways.get(kind)
+        if ways_of is None:
+            ways_of = self._ways.setdefault(kind, ways(entry))
+        if kind not in self.spec.prefer and not entry.prepares and all(not w.when and not w.limits for w in ways_of):
+            return Whole(ways_of[0].kernel, "; ".join(filter(None, (entry.note, ways_of[0].note))), entry.evidence)
         at = Operands(candidate)
-        found = _try_ways(at, self._ways.get(kind) or ways(entry))
+        found = _try_ways(at, ways_of)
         if isinstance(found, Refused):
             return found
         preference = self.spec.prefer.get(kind)

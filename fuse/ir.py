@@ -96,13 +96,17 @@ class Op(NamedTuple):
         return {key: value for key, value in self.attrs.items() if isinstance(value, Graph)}
 
 
-def leaves(op: Op) -> Iterator[Op]:
+def leaves(op: Op) -> list[Op]:
     """The lifted ops that an op is made of, in slot order within each part."""
     if not op.parts:
-        yield op
-        return
+        return [op]
+    found: list[Op] = []
     for part in op.parts:
-        yield from leaves(part)
+        if part.parts:
+            found += leaves(part)
+        else:
+            found.append(part)
+    return found
 
 
 @dataclass(frozen=True)

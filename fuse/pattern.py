@@ -227,6 +227,19 @@ def root_kinds(pattern: Pattern) -> frozenset[str]:
     return frozenset()
 
 
+def kinds_above(pattern: Pattern, marks: frozenset[str]) -> frozenset[str]:
+    """The kinds that may stand between the root of a match and a mark in it, the root included."""
+    if isinstance(pattern, Alternatives):
+        return frozenset().union(*(kinds_above(option, marks) for option in pattern.options))
+    below = frozenset().union(*(kinds_above(inner, marks) for inner in children(pattern)))
+    own = root_kinds(pattern) if isinstance(pattern, Node | Form | Times) else frozenset()
+    if isinstance(pattern, Star) and kinds_above(pattern.inner, marks):
+        return below.union(*(all_kinds(step.pattern) for step in pattern.steps))
+    if isinstance(pattern, Times) and below:
+        return below | {"Mul", "Div", "Pow"}
+    return below | own if below or own & marks else frozenset()
+
+
 #: How far a star may carry a mark away from the root, beyond the fixed nodes.
 STAR_REACH = 8
 

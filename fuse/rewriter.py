@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
-from fuse.pattern import Pattern, all_kinds, constant_names, depth_of, root_kinds
+from fuse.pattern import Pattern, all_kinds, constant_names, depth_of, kinds_above, root_kinds
 from fuse.plausible import FAMILIES
 from fuse.rule import Built, Rule
 from fuse.types import INTEGERS, FuseError
@@ -45,6 +45,7 @@ class CompiledRule:
     rule: Rule
     matcher: Matcher | None
     kinds: frozenset[str]
+    above: frozenset[str]
     roots: frozenset[str]
     near_roots: frozenset[str]
     height: int
@@ -53,11 +54,15 @@ class CompiledRule:
 
 def compile_rule(rule: Rule) -> CompiledRule:
     if not isinstance(rule.finds, Pattern):
-        return CompiledRule(rule, None, frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0)
+        return CompiledRule(rule, None, frozenset(), frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0)
     roots = root_kinds(rule.finds)
     near = roots.union(*(family for family in FAMILIES if not family.isdisjoint(roots)))
     height = max(depth_of(rule.finds, frozenset({mark})) for mark in rule.marks)
-    return CompiledRule(rule, compile_pattern(rule.finds), all_kinds(rule.finds), roots, near, height, constant_names(rule.finds))
+    above = kinds_above(rule.finds, frozenset(rule.marks))
+    constants = constant_names(rule.finds)
+    return CompiledRule(
+        rule, compile_pattern(rule.finds), all_kinds(rule.finds), above, roots, near, height, constants
+    )
 
 
 @dataclass
@@ -98,7 +103,7 @@ class Sweep:
 
     def _at(self, mark: Op) -> bool:
         """Try the roots above a mark, the farthest first: the fullest form wins."""
-        roots = self._roots(mark, self.compiled.kinds, self.compiled.roots)
+        roots = self._roots(mark, self.compiled.roots)
         for tried, root in enumerate(roots):
             for match in self._matches(root, mark, 0):
                 if match.fault is not None:
@@ -111,24 +116,32 @@ class Sweep:
                         return True
         return False
 
-    def _roots(self, mark: Op, kinds: frozenset[str], roots: frozenset[str]) -> list[Op]:
-        graph, slots = self.graph, self.graph.slots
-        seen = {mark.slot: mark}
+    def _roots(self, mark: Op, roots: frozenset[str]) -> list[Op]:
+        """The ops of these kinds above a mark, reached through kinds that may stand between; farthest first."""
+        graph, slots, above = self.graph, self.graph.slots, self.compiled.above
+        found = [mark] if mark.kind in roots else []
+        seen = {mark.slot}
         level = [mark]
         for _ in range(self.compiled.height):
-            above: list[Op] = []
+            higher: list[Op] = []
             for op in level:
                 for value in op.outputs:
                     for slot in graph.readers(value) if value else ():
+                        if slot in seen:
+                            continue
+                        seen.add(slot)
                         reader = slots[slot]
-                        if reader is not None and slot not in seen and reader.kind in kinds:
-                            seen[slot] = reader
-                            above.append(reader)
-            level = above
+                        if reader is None:
+                            continue
+                        if reader.kind in roots:
+                            found.append(reader)
+                        if reader.kind in above:
+                            higher.append(reader)
+            level = higher
             if not level or len(seen) > CLIMB_LIMIT:
                 break
-        found = [op for op in seen.values() if op.kind in roots]
-        return sorted(found, key=lambda op: -op.slot)
+        found.sort(key=lambda op: -op.slot)
+        return found
 
     def _matches(self, root: Op, mark: Op, budget: int) -> Iterator[Match]:
         rule, matcher = self.compiled.rule, self.compiled.matcher
@@ -159,8 +172,7 @@ class Sweep:
             if self.graph.slots[mark.slot] is not mark:
                 continue
             best: Near | None = None
-            kinds = self.compiled.kinds | self.compiled.near_roots
-            for root in self._roots(mark, kinds, self.compiled.near_roots):
+            for root in self._roots(mark, self.compiled.near_roots):
                 near = self._near(root, mark)
                 if near is not None and (best is None or _fuller(near, best)):
                     best = near
@@ -240,17 +252,15 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
                     return fault
     ordered = tuple(sorted(parts.values(), key=lambda op: op.slot))
     listed = dict.fromkeys(built.operands)
-    extras = dict.fromkeys(
-        v
-        for op in ordered
-        for v in (*op.inputs, *_captured(op))
-        if v and v not in made and v not in listed and v not in graph.base.constants
-    )
-    inputs = (*built.operands, *extras)
-    reads = [v for op in ordered for v in (*op.inputs, *_captured(op)) if v and v not in made]
-    window = graph.window(ordered, reads, [v for v in kept if v])
+    constants = graph.base.constants
+    reads = dict.fromkeys(v for op in ordered for v in op.inputs)
+    if graph.base.owners:
+        reads.update((v, None) for op in ordered for v in _captured(op))
+    outside = [v for v in reads if v and v not in made and v not in constants]
+    inputs = (*built.operands, *(v for v in outside if v not in listed))
+    window = graph.window(ordered, outside, [v for v in kept if v])
     if not window:
-        return _order_fault(graph, ordered, reads, kept)
+        return _order_fault(graph, ordered, outside, kept)
     slot = _slot(graph, ordered, kept, window)
     name = next((op.name for op in ordered if outputs[0] in op.outputs), "")
     return Whole(Op(built.kind, inputs, tuple(kept), built.attrs, ordered, name), slot)
