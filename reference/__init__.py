@@ -4,7 +4,8 @@ Three ways to the same values: the lifted graph, fused ops by their parts (equal
 fused ops by their class's closed form (equal within a tolerance by element type).
 """
 
-from reference.check import Check, Each, Mismatch, check, check_each
+from reference.alone import Each, check_each
+from reference.check import Check, Mismatch, check
 from reference.eval import eval
 from reference.feeds import feeds
 

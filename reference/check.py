@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fuse.ir import Graph, Op, leaves
-from fuse.types import FLOATS, FuseError, Type, roots, substitute
+from fuse.ir import Graph, Op
+from fuse.types import FLOATS, FuseError, Type
 from reference import definitions
 from reference.compare import bit_equal, difference
-from reference.eval import Run, Scope, _HasGraph, as_graph
-from reference.feeds import OTHER, symbol_sizes
+from reference.eval import HasGraph, Run, as_graph
 from reference.feeds import feeds as random_feeds
-from reference.ops.call import NUMPY, Value, short_dtype
+from reference.ops.call import Value, short_dtype
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,9 @@ class Mismatch(FuseError):
         self.check = check
 
 
-@dataclass(frozen=True)
-class Each:
-    """One fused op held alone against its definition. error: relative; None where it was not checked,
-    and then the reason."""
-
-    op: str
-    builds: str
-    error: float | None
-    reason: str = ""
-
-
 def check(
-    before: Graph | _HasGraph,
-    after: Graph | _HasGraph,
+    before: Graph | HasGraph,
+    after: Graph | HasGraph,
     feeds: Mapping[str, Any] | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
@@ -103,12 +91,12 @@ class _Definitions:
     def see(self, graph: Graph, op: Op, read: Callable[[str], Value], results: tuple[Value, ...]) -> None:
         if not op.parts or self.fault is not None:
             return
-        reason, error = _held_against_definition(graph, op, read, results)
+        reason, error = held_against_definition(graph, op, read, results)
         if reason:
             self.fault = (op, reason, error)
 
 
-def _held_against_definition(
+def held_against_definition(
     graph: Graph, op: Op, read: Callable[[str], Value], results: tuple[Value, ...]
 ) -> tuple[str, float]:
     """What is wrong with a fused op (nothing: empty), and its largest error."""
@@ -158,93 +146,3 @@ def _first_by_parts(lifted: Graph, fused: Graph, feeds: Mapping[str, Any]) -> Op
 
 def _key(op: Op) -> str:
     return next(value for value in op.outputs if value)
-
-
-# ---- each op alone -------------------------------------------------------------------------------
-def check_each(
-    optimized: Graph | _HasGraph, seed: int = 0, dims: Mapping[str, int] | None = None
-) -> list[Each]:
-    """Each fused op alone on random operands of its own types: its parts beside its definition.
-
-    Weights are read one op at a time, so a model that does not fit in memory is checked too. An op
-    that cannot be run alone is in the list with the reason. Raises Mismatch at the first that differs.
-    """
-    whole = as_graph(optimized)
-    sizes = symbol_sizes(whole, dims)
-    found = []
-    for graph in (*whole.bodies(), whole):
-        for op in graph.ops:
-            if op.parts:
-                found.append(_alone(whole, graph, op, sizes, np.random.default_rng(seed)))
-    return found
-
-
-def _alone(whole: Graph, graph: Graph, op: Op, sizes: Mapping[str, int], rng: np.random.Generator) -> Each:
-    run = Run(whole)
-    scope = Scope(run, None)
-    try:
-        _fill(graph, op, scope, sizes, rng)
-        with np.errstate(all="ignore"):
-            results = tuple(_settled(scope, op, run, graph))
-    except FuseError as error:
-        return Each(op.path, op.kind, None, str(error))
-    reason, apart = _held_against_definition(graph, op, scope.read, results)
-    if reason:
-        check = Check(False, 0, short_dtype(results[0]), True, f"{apart:.3g}", op.path)
-        raise Mismatch(f"{op.kind} {op.path} differs by definition: {reason}", check)
-    return Each(op.path, op.kind, apart)
-
-
-def _settled(scope: Scope, op: Op, run: Run, graph: Graph) -> list[Value]:
-    """The results of the parts, in their own types."""
-    scope.values.update(zip(op.outputs, run.step(graph, op, scope), strict=True))
-    return [scope.read(value) if value else None for value in op.outputs]
-
-
-def _fill(graph: Graph, op: Op, scope: Scope, sizes: Mapping[str, int], rng: np.random.Generator) -> None:
-    """Random values for what an op reads; constants are read where they are."""
-    inside = {value for leaf in leaves(op) for value in leaf.outputs}
-    reads = dict.fromkeys((*op.inputs, *(v for leaf in leaves(op) for v in leaf.inputs)))
-    rows = _table_rows(graph, op, sizes)
-    for value in reads:
-        if value and value not in inside and graph.constant(value) is None:
-            scope.values[value] = _random(graph, value, sizes, rng, rows)
-
-
-def _random(
-    graph: Graph, value: str, sizes: Mapping[str, int], rng: np.random.Generator, rows: int
-) -> np.ndarray:
-    """A shape vector from its contents, else random values; ids stay below the rows of any table."""
-    type = graph.type(value)
-    if type.dims is None or type.dtype not in NUMPY:
-        raise FuseError(f"the type of operand {value} is not known ({type})")
-    shape = tuple(_bound(dim, sizes) for dim in type.dims)
-    content = graph.content(value)
-    if content is not None and None not in content:
-        return np.asarray([_bound(e, sizes) for e in content]).reshape(shape).astype(NUMPY[type.dtype])
-    if type.dtype == "bool":
-        return rng.random(shape) < 0.7
-    if type.dtype in FLOATS:
-        return rng.standard_normal(shape).astype(NUMPY[type.dtype])
-    return rng.integers(0, max(1, rows), shape).astype(NUMPY[type.dtype])
-
-
-def _table_rows(graph: Graph, op: Op, sizes: Mapping[str, int]) -> int:
-    """The fewest rows of any table that a part selects from."""
-    found = [2]
-    for leaf in leaves(op):
-        if leaf.kind in ("Gather", "RotaryEmbedding", "com.microsoft.RotaryEmbedding"):
-            table = leaf.inputs[0] if leaf.kind == "Gather" else leaf.inputs[-2 if "." in leaf.kind else 1]
-            dims = graph.dims(table)
-            if dims:
-                found.append(
-                    _bound(dims[int(leaf.attrs.get("axis", 0)) if leaf.kind == "Gather" else 0], sizes)
-                )
-    return min(found)
-
-
-def _bound(dim: Any, sizes: Mapping[str, int]) -> Any:
-    """A dimension or an element of a shape for these sizes; what no input tells gets a small size."""
-    if not hasattr(dim, "symbols"):
-        return dim
-    return substitute(dim, {**dict.fromkeys(roots(dim), OTHER), **sizes})

@@ -22,12 +22,14 @@ Fused = Literal["parts", "definition"]
 Watch = Callable[[Graph, Op, Callable[[str], Value], tuple[Value, ...]], None]
 
 
-class _HasGraph(Protocol):
+class HasGraph(Protocol):
+    """What an optimization gives."""
+
     @property
     def graph(self) -> Graph: ...
 
 
-def as_graph(graph: Graph | _HasGraph) -> Graph:
+def as_graph(graph: Graph | HasGraph) -> Graph:
     """The graph itself, or the graph of what an optimization gave."""
     found = graph if isinstance(graph, Graph) else getattr(graph, "graph", None)
     if not isinstance(found, Graph):
@@ -35,7 +37,7 @@ def as_graph(graph: Graph | _HasGraph) -> Graph:
     return found
 
 
-def eval(graph: Graph | _HasGraph, feeds: Mapping[str, Any], fused: Fused = "parts") -> dict[str, np.ndarray]:
+def eval(graph: Graph | HasGraph, feeds: Mapping[str, Any], fused: Fused = "parts") -> dict[str, np.ndarray]:
     """Outputs by name. feeds: an array for each input by name; one with a default may be left out.
 
     fused: how fused ops run, by their "parts" or by their class's "definition".
@@ -93,6 +95,7 @@ class Run:
         watch_leaf: Watch | None = None,
     ) -> None:
         self.graph, self.fused, self.watch, self.watch_leaf = graph, fused, watch, watch_leaf
+        self.sizes: dict[str, int] = {}
         self._constants: dict[str, np.ndarray] = {}
         self._plans: dict[int, list[_Step]] = {}
         self._calls: dict[int, tuple[Op, Call]] = {}
@@ -100,7 +103,8 @@ class Run:
     def outputs(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The outputs of the whole graph by name."""
         scope = Scope(self, None)
-        scope.values.update(bind(self.graph, feeds))
+        values, self.sizes = bind(self.graph, feeds)
+        scope.values.update(values)
         with np.errstate(all="ignore"):
             results = self.body(self.graph, scope)
         return dict(zip(self.graph.outputs, results, strict=True))
@@ -137,7 +141,7 @@ class Run:
         if not op.parts:
             return self.leaf(graph, op, scope)
         if self.fused == "definition":
-            types = tuple(graph.type(value) for value in op.outputs)
+            types = tuple(self._sized(graph.type(value)) for value in op.outputs)
             operands = [scope.read(value) for value in definitions.operand_names(op)]
             return definitions.define(op, operands, types)
         inner = Scope(self, scope)
@@ -150,6 +154,11 @@ class Run:
             for value in dead:
                 inner.values.pop(value, None)
         return tuple(inner.raw(value) for value in op.outputs)
+
+    def _sized(self, type: Type) -> Type:
+        """The type with the sizes that the feeds have."""
+        dims = type.dims and tuple(substitute(dim, self.sizes) for dim in type.dims)
+        return Type(type.dtype, dims)
 
     def leaf(self, graph: Graph, op: Op, scope: Scope) -> tuple[Value, ...]:
         """The results of one lifted op."""
@@ -210,8 +219,11 @@ def _dims(op: Op, scope: Scope) -> np.ndarray:
 
 
 # ---- feeds ---------------------------------------------------------------------------------------
-def bind(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Value]:
-    """The graph's inputs from the feeds, checked against their types; defaults where one is left out."""
+def bind(graph: Graph, feeds: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, int]]:
+    """The graph's inputs from the feeds, checked against their types; defaults where one is left out.
+
+    Also the size of each dimension that an input has, by its text.
+    """
     known = set(graph.inputs)
     for name in feeds:
         if name not in known:
@@ -227,7 +239,7 @@ def bind(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Value]:
             values[name] = graph.base.overridable[name].array()
         else:
             raise FuseError(f"input {name} has no feed")
-    return values
+    return values, {dim: size for dim, (size, _) in sizes.items()}
 
 
 def _checked(name: str, value: Any, want: Type, sizes: dict[str, tuple[int, str]]) -> Value:

@@ -1,11 +1,14 @@
 """Attention: softmax(scale q k^T, capped and masked) v, whatever axes its operands come in.
 
-A layout is axes separated by spaces, each one letter or several joined: b batch, h heads, s rows,
-d width, 1 an axis of one. Inside, everything is [b, h, s, d] and scores are [b, h, s, t].
+A layout is axes separated by spaces, each one letter or several joined: b batch, w windows (a batch
+too), h heads, s rows, d width, 1 an axis of one. Inside, everything is [b, h, s, d], the windows in
+the batch, and scores are [b, h, s, t].
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +16,9 @@ import numpy as np
 from fuse.types import FuseError
 from reference.definitions.case import Array, Case, Definition, exact
 
-_ORDER = "bhsd"
+_ORDER = "bwhsd"
+#: An axis of windows may have their number behind it.
+_WINDOWS = re.compile(r"\bw.*(?= b?h )")
 
 
 def opened(x: Array, layout: str, heads: int) -> Array:
@@ -25,23 +30,24 @@ def opened(x: Array, layout: str, heads: int) -> Array:
     for axis, size in zip(axes, x.shape, strict=True):
         if axis == "1":
             continue
-        if set(axis) - set(_ORDER):
+        if set(axis) - set(_ORDER) or (axis != "d" and "d" in axis and not heads):
             raise FuseError(f"the layout {layout!r} has an axis {axis!r}")
-        if len(axis) == 1 or (not heads and "h" in axis):
-            letters += axis.replace("h", "") if len(axis) > 1 else axis
+        if len(axis) > 1 and "h" in axis and heads:
+            letters += axis
+            sizes += _parted(axis, size, heads, layout)
+        else:
+            letters += axis[0]
             sizes.append(size)
-            continue
-        letters += axis
-        sizes += _parted(axis, size, heads, layout)
     missing = [letter for letter in _ORDER if letter not in letters]
     y = x.reshape(*sizes, *(1,) * len(missing))
     letters += "".join(missing)
-    return y.transpose([letters.index(letter) for letter in _ORDER])
+    y = y.transpose([letters.index(letter) for letter in _ORDER])
+    return y.reshape(-1, *y.shape[2:])
 
 
 def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
     """The sizes of the letters of a joined axis that has the heads in it."""
-    if len(axis) != 2 or "h" not in axis or size % heads:
+    if len(axis) != 2 or size % heads:
         raise FuseError(
             f"the axis {axis!r} of {layout!r} with {size} elements does not part into {heads} heads"
         )
@@ -49,15 +55,16 @@ def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
 
 
 def closed(y: Array, layout: str) -> Array:
-    """[b, h, s, d] in a layout; an axis that the layout has not is one."""
-    axes = layout.split()
+    """[b, h, s, d] in a layout; an axis that the layout has not is one. Windows stay in the batch."""
+    axes = layout.replace("bw", "b").split()
     letters = [letter for axis in axes for letter in axis if letter != "1"]
-    gone = [letter for letter in _ORDER if letter not in letters]
-    sizes = dict(zip(_ORDER, y.shape, strict=True))
-    if any(sizes[letter] != 1 for letter in gone):
-        raise FuseError(f"the layout {layout!r} leaves out an axis of more than one")
-    y = y.transpose([_ORDER.index(letter) for letter in [*letters, *gone]])
-    return y.reshape([int(np.prod([sizes[n] for n in axis if n != "1"], dtype=np.int64)) for axis in axes])
+    order = "bhsd"
+    gone = [letter for letter in order if letter not in letters]
+    sizes = dict(zip(order, y.shape, strict=True))
+    if any(sizes[letter] != 1 for letter in gone) or set(letters) - set(order):
+        raise FuseError(f"a result of sizes {list(y.shape)} cannot be laid out as {layout!r}")
+    y = y.transpose([order.index(letter) for letter in [*letters, *gone]])
+    return y.reshape([math.prod(sizes[n] for n in axis if n != "1") for axis in axes])
 
 
 def shared(x: Array, heads: int, batch: int, groups: int) -> Array:
@@ -87,9 +94,9 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
             scores = _capped(scores, case["softcap"])
             continue
         mask, layout = next(places)
-        fold = scores.shape
+        plain = scores.shape
         if layout:
-            scores = scores.reshape(-1, *fold[2:])
+            scores = scores.reshape(_folded(plain, layout, mask))
         if entry == "add":
             scores = exact((scores + exact(mask)).astype(mask.dtype))
         elif entry == "divide":
@@ -98,9 +105,19 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
             scores = np.where(mask.astype(np.bool_) == (entry == "keep"), scores, float(next(fills)))
         else:
             raise FuseError(f"a mask entry is add, keep, drop, cap or divide, got {entry!r}")
-        if layout:
-            scores = scores.reshape(*fold[:2], *scores.shape[1:])
+        scores = scores.reshape(plain)
     return scores
+
+
+def _folded(plain: Sequence[int], layout: str, mask: Array) -> list[int]:
+    """Scores [b, h, s, t] with the axes that a layout names; the mask's own axis counts the windows."""
+    axes = _WINDOWS.sub("w", layout).split()
+    windows = 1
+    if "w" in axes and mask.ndim >= len(axes) - axes.index("w"):
+        windows = mask.shape[axes.index("w") - len(axes)]
+    batch, heads, rows, keys = plain
+    sizes = {"b": batch // windows, "w": windows, "h": heads, "s": rows, "t": keys, "1": 1}
+    return [math.prod(sizes[letter] for letter in axis) for axis in axes]
 
 
 def _capped(scores: Array, cap: float) -> Array:

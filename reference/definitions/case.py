@@ -25,6 +25,14 @@ class Case:
     def __getitem__(self, name: str) -> Any:
         return self.attrs[name]
 
+    def sizes(self, output: int = 0) -> tuple[int, ...] | None:
+        """The shape of an output, where it is known as numbers."""
+        dims = self.types[output].dims if output < len(self.types) else None
+        if dims is None:
+            return None
+        known = tuple(dim for dim in dims if isinstance(dim, int))
+        return known if len(known) == len(dims) else None
+
     def rank(self, output: int = 0) -> int | None:
         """The rank of an output, where it is known."""
         if output >= len(self.types) or self.types[output].dims is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,10 +21,22 @@ def _product(x: Array, weight: Array, trans_x: int = 0, trans_weight: int = 0) -
     return np.asarray(np.matmul(left, right))
 
 
-def matmul_bias(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
-    """alpha x weight + beta bias."""
+def _laid(case: Case, y: Array) -> Array:
+    """The rows of a product as the leading axes that the result has."""
+    shape = case.sizes()
+    if shape is None or y.shape == shape or y.size != math.prod(shape) or y.shape[-1] != shape[-1]:
+        return y
+    return y.reshape(shape)
+
+
+def _biased(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
+    """alpha x weight + beta bias, its rows as x has them."""
     y = case["alpha"] * _product(x, weight, case["trans_x"], case["trans_weight"])
     return y if bias is None else np.asarray(y + case["beta"] * exact(bias))
+
+
+def matmul_bias(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
+    return _laid(case, _biased(case, x, weight, bias))
 
 
 def matmul_bias_act(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
@@ -31,7 +44,7 @@ def matmul_bias_act(case: Case, x: Array, weight: Array, bias: Array | None) -> 
 
 
 def matmul_residual(case: Case, x: Array, weight: Array, bias: Array | None, residual: Array) -> Array:
-    return np.asarray(matmul_bias(case, x, weight, bias) + exact(residual))
+    return np.asarray(_laid(case, _biased(case, x, weight, bias)) + exact(residual))
 
 
 def merged(case: Case, x: Array, *operands: Array) -> tuple[Array, ...]:

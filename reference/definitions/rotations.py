@@ -38,18 +38,26 @@ def rotate(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> A
     lanes = case["rotary_dim"] or y.shape[-1]
     if cosines.shape[-1] not in (1, lanes):
         raise FuseError(f"rope turns {lanes} lanes, its tables have {cosines.shape[-1]}")
-    turned, rest = y[..., :lanes], y[..., lanes:]
-    if case["form"] == "interleaved":
-        partner = np.stack([-turned[..., 1::2], turned[..., 0::2]], axis=-1).reshape(turned.shape)
-    elif case["form"] == "half":
-        first, second = np.split(turned, 2, axis=-1)
-        partner = np.concatenate([-second, first], axis=-1)
-    else:
-        raise FuseError(f"the form of a rope is half or interleaved, got {case['form']!r}")
-    turned = turned * cosines + partner * sines
+    turned, rest = _turned(y[..., :lanes], cosines, sines, case["form"]), y[..., lanes:]
     rest = np.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))
     result = np.concatenate([turned, rest], axis=-1)
     return result.reshape(x.shape) if case["rope_heads"] else result
+
+
+def _turned(x: Array, cosines: Array, sines: Array, form: str) -> Array:
+    """All lanes of x turned. A form from one order of lanes to the other has its tables in halves."""
+    if form == "interleaved":
+        partner = np.stack([-x[..., 1::2], x[..., 0::2]], axis=-1).reshape(x.shape)
+        return np.asarray(x * cosines + partner * sines)
+    if form == "pairs_to_halves":
+        x = np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
+    elif form not in ("half", "halves_to_pairs"):
+        raise FuseError(f"no definition of a rope of form {form!r}")
+    first, second = np.split(x, 2, axis=-1)
+    y = x * cosines + np.concatenate([-second, first], axis=-1) * sines
+    if form == "halves_to_pairs":
+        y = np.stack(np.split(y, 2, axis=-1), axis=-1).reshape(y.shape)
+    return np.asarray(y)
 
 
 def rope(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> Array:
