@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
@@ -199,6 +201,8 @@ BAD = {
     "out in no folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/no/a.onnx"], "no folder"),
     "out is a folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}"], "it is a folder"),
     "report is a folder": (["optimize", LLAMA, "--chip", "any", "--report", "{tmp}"], "it is a folder"),
+    "report to a device": (["optimize", LLAMA, "--chip", "any", "--report", "/dev/null"], "no regular file"),
+    "out to a device": (["optimize", LLAMA, "--chip", "any", "-o", "/dev/null"], "no regular file"),
     "no report": (["report", "nope.json"], "cannot read nope.json: no such file or directory"),
     "not a report": (["report", "{tmp}/text.onnx"], "is no fuse report"),
     "another version": (["report", "{tmp}/bad.json"], "version: input should be 1"),
@@ -260,6 +264,23 @@ def test_nothing_is_left_where_writing_fails(run, tmp_path: Path, monkeypatch) -
     assert "no space left on device" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
     assert (tmp_path / "r.json").read_text() == "old"
+
+
+def test_a_link_stays_a_link(run, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "r.json")
+    assert run("optimize", LLAMA, "--chip", "any", "--report", tmp_path / "link.json").code == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert Report.model_validate_json((tmp_path / "r.json").read_text()).decisions
+
+
+def test_an_interrupt_is_no_traceback(run, monkeypatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuse, "load", stop, raising=False)
+    said = run("optimize", LLAMA, "--chip", "any")
+    assert said.code not in (0, None)
+    assert "Traceback" not in said.err
 
 
 # ---- why and report -----------------------------------------------------------------------------
@@ -339,11 +360,24 @@ def test_every_code_has_a_page(run) -> None:
     listed = [line.split()[0] for line in run("codes").out.splitlines() if not line.startswith(" ")]
     assert set(CODES) < set(listed)
     assert any(code.startswith("guard:") for code in listed)
-    for code in listed:
+    shown = [code for code in listed if not code.startswith("chip:")]
+    for code in [*shown, "chip:not_linked", "chip:head_dim"]:
         page = run("codes", code)
         assert page.code == 0
         assert page.out.startswith(f"{code}\n")
         assert "change" in page.out
+    asked = run("codes", "chip:head_dim").out
+    assert "m3 attention" in asked
+    assert "head width one of" in asked
+
+
+def test_every_code_the_tables_can_give_is_listed(run) -> None:
+    from chips.constraints import CONSTRAINTS
+    from fuse.rules.table import RULES
+
+    listed = {line.split()[0] for line in run("codes").out.splitlines() if not line.startswith(" ")}
+    assert {guard.code for rule in RULES for guard in rule.guards} <= listed
+    assert {f"chip:{name}" for name in CONSTRAINTS} <= listed
 
 
 def test_steps_in_order(run) -> None:
@@ -384,10 +418,31 @@ def test_piped_output_is_plain_and_whole() -> None:
     assert "..." not in done.stdout
 
 
-def test_a_closed_pipe_is_no_traceback() -> None:
-    script = f"{sys.executable} -m fuse.cli report {{}} --form jsonl | head -c 1"
-    done = subprocess.run(["sh", "-c", script.format("r.json")], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
+def test_a_closed_pipe_is_no_traceback(saved: Path) -> None:
+    script = f"{sys.executable} -m fuse.cli report {saved} --form jsonl | head -c 1"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("{", "")
+
+
+def test_a_terminal_gets_colour_unless_told(saved: Path) -> None:
+    def on_terminal(**more: str) -> str:
+        words = [sys.executable, "-m", "fuse.cli", "report", str(saved)]
+        environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | more
+        leader, follower = pty.openpty()
+        with subprocess.Popen(words, stdout=follower, stderr=follower, env=environment) as child:
+            os.close(follower)
+            said = b""
+            with suppress(OSError):
+                while part := os.read(leader, 4096):
+                    said += part
+        os.close(leader)
+        assert child.returncode == 0
+        return said.decode()
+
+    assert "\x1b[31mrefused" in on_terminal()
+    plain = on_terminal(NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert "refused" in plain
 
 
 def test_errors_in_a_process() -> None:

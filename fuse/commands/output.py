@@ -79,7 +79,8 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
 
 @contextmanager
 def written(target: Path | None) -> Iterator[list[str]]:
-    """A list of texts that becomes a file when the block ends well; nothing is written for None.
+    """A list of texts that becomes a file when the block ends well; nothing is written for None. A
+    link keeps pointing where it does.
 
     Raises FuseError where the target cannot be written.
     """
@@ -87,12 +88,13 @@ def written(target: Path | None) -> Iterator[list[str]]:
     if target is None:
         yield texts
         return
-    beside = target.with_name(f".{target.name}.{token_hex(6)}.tmp")
+    real = Path(os.path.realpath(target))
+    beside = real.with_name(f".{real.name}.{token_hex(6)}.tmp")
     try:
         with open(beside, "x", encoding="utf-8", newline="\n") as file:
             yield texts
             file.writelines(texts)
-        os.replace(beside, target)
+        os.replace(beside, real)
     except OSError as error:
         raise FuseError(f"cannot write {target}: {reason(error)}") from error
     finally:
@@ -101,9 +103,12 @@ def written(target: Path | None) -> Iterator[list[str]]:
 
 
 def check_target(target: Path, apart_from: tuple[Path | None, ...]) -> None:
-    """Raises FuseError for a target that is a folder, in no folder, or another file of the command."""
+    """Raises FuseError for a target that is a folder or a device, in no folder, or another file of the
+    command."""
     if target.is_dir():
         raise FuseError(f"cannot write {target}: it is a folder")
+    if target.exists() and not target.is_file():
+        raise FuseError(f"cannot write {target}: it is no regular file")
     if not target.parent.is_dir():
         raise FuseError(f"cannot write {target}: no folder {target.parent}")
     for other in apart_from:
