@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op, leaves
-from fuse.match import Match
 from fuse.record import Miss, Record
-from fuse.rewriter import CompiledRule, Near, Sweep, Whole, compile_rule
+from fuse.rewriter import CompiledRule, Near, Sweep, compile_rule
+from fuse.rewriter import Whole as Placed
 from fuse.rule import Rule
 from fuse.rules.table import RULES
-from fuse.shim import Candidate, Refused, Shim
+from fuse.shim import Candidate, Refused, Shim, Whole
 from fuse.types import FuseError
 
 if TYPE_CHECKING:
@@ -129,21 +129,23 @@ class Compile:
 
     def step(self, rule: Rule, graph: Graph, held: bool) -> None:
         for one in (*graph.bodies(), graph):
-            sweep = Sweep(_compiled(rule), one, self._commit_held if held else self._commit)
+            sweep = Sweep(_compiled(rule), one, self._judge, self._commit_held if held else self._commit)
             sweep.run()
             for near in sweep.misses.values():
                 self._miss(rule, one, near)
 
-    def _commit(self, rule: Rule, graph: Graph, whole: Whole, match: Match) -> bool:
-        return self._put(rule, graph, whole, held=False)
+    def _judge(self, graph: Graph, op: Op) -> Whole | Refused:
+        return self.shim.judge(Candidate(op.kind, op, graph))
 
-    def _commit_held(self, rule: Rule, graph: Graph, whole: Whole, match: Match) -> bool:
-        return self._put(rule, graph, whole, held=True)
+    def _commit(self, rule: Rule, graph: Graph, placed: Placed, verdict: Whole | Refused) -> None:
+        self._put(rule, graph, placed, verdict, held=False)
 
-    def _put(self, rule: Rule, graph: Graph, whole: Whole, held: bool) -> bool:
-        verdict = self.shim.judge(Candidate(whole.op.kind, whole.op, graph))
+    def _commit_held(self, rule: Rule, graph: Graph, placed: Placed, verdict: Whole | Refused) -> None:
+        self._put(rule, graph, placed, verdict, held=True)
+
+    def _put(self, rule: Rule, graph: Graph, placed: Placed, verdict: Whole | Refused, held: bool) -> None:
         refused = isinstance(verdict, Refused)
-        op = graph.replace(whole.op, whole.slot)
+        op = graph.replace(placed.op, placed.slot)
         if refused and not held:
             self.stones[op.path] = (graph, op)
         self.records.append(
@@ -163,7 +165,6 @@ class Compile:
                 realizes=realizes(op),
             )
         )
-        return True
 
     def _miss(self, rule: Rule, graph: Graph, near: Near) -> None:
         fault = near.fault

@@ -7,6 +7,7 @@ value down through layout operators tells which axes the value below has: `b s h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fuse.ir import Graph, Op
@@ -132,10 +133,12 @@ def _shrink(layout: Layout, inner: Dims, outer: Dims) -> Layout | None:
     return tuple(axes)
 
 
-def walk(graph: Graph, value: str, layout: Layout, own: set[int], allowed: frozenset[str]) -> tuple[str, Layout, Dim, list[Op]]:
-    """Down through layout operators that only the match reads, as far as the axes stay allowed.
+def walk(
+    graph: Graph, value: str, layout: Layout, own: set[int], stops: Callable[[Layout], bool]
+) -> tuple[str, Layout, Dim, list[Op]]:
+    """Down through layout operators that only the match reads, as far as there is a layout to stop at.
 
-    own: slots of the match. allowed: axes a stop may have ("b", "hd", ...). Returns the value to
+    own: slots of the match. stops: whether a layout is one to stop at. Returns the value to
     read, its layout, the repeats of each key head, and the operators passed. Stopping earlier is
     always right: the operators above are simply not taken in.
     """
@@ -156,6 +159,5 @@ def walk(graph: Graph, value: str, layout: Layout, own: set[int], allowed: froze
         ops.append(op)
         slots.add(op.slot)
         value, layout = step.value, step.layout
-        names = ["".join(atom.letter for atom in axis) for axis in layout]
-        if all(name in allowed for name in names):
+        if stops(layout):
             best = (value, layout, repeats, list(ops))

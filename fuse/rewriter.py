@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from fuse import shim as chip
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
 from fuse.pattern import Pattern, all_kinds, constant_names, depth_of, kinds_above, root_kinds
 from fuse.plausible import FAMILIES
 from fuse.rule import Built, Rule
+from fuse.shim import Refused
 from fuse.types import INTEGERS, FuseError
 
 #: How many ops a climb from a mark to possible roots may visit.
@@ -67,11 +69,12 @@ def compile_rule(rule: Rule) -> CompiledRule:
 
 @dataclass
 class Sweep:
-    """A rule at work on one graph: matches it commits through `commit`, near misses it keeps."""
+    """A rule at work on one graph: the chip judges each match, `commit` puts it, near misses are kept."""
 
     compiled: CompiledRule
     graph: Graph
-    commit: Callable[[Rule, Graph, Whole, Match], bool]
+    judge: Callable[[Graph, Op], chip.Whole | Refused]
+    commit: Callable[[Rule, Graph, Whole, chip.Whole | Refused], None]
     misses: dict[str, Near] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -102,19 +105,32 @@ class Sweep:
         return fired
 
     def _at(self, mark: Op) -> bool:
-        """Try the roots above a mark, the farthest first: the fullest form wins."""
+        """Try the roots above a mark, the farthest first: the fullest form that the chip runs wins.
+
+        Where the chip refuses a form, a smaller one may still be whole; where it refuses all, the
+        fullest stands, refused.
+        """
         roots = self._roots(mark, self.compiled.roots)
+        refused: tuple[Whole, Refused] | None = None
         for tried, root in enumerate(roots):
             for match in self._matches(root, mark, 0):
                 if match.fault is not None:
                     continue
-                whole = self._whole(match)
-                if isinstance(whole, Whole):
-                    if self.commit(self.compiled.rule, self.graph, whole, match):
-                        if tried:
-                            self._explain_larger(roots[:tried], match.root, mark)
-                        return True
-        return False
+                for whole in self._wholes(match):
+                    if not isinstance(whole, Whole):
+                        continue
+                    verdict = self.judge(self.graph, whole.op)
+                    if isinstance(verdict, Refused):
+                        refused = refused or (whole, verdict)
+                        continue
+                    self.commit(self.compiled.rule, self.graph, whole, verdict)
+                    if tried and refused is None:
+                        self._explain_larger(roots[:tried], match.root, mark)
+                    return True
+        if refused is None:
+            return False
+        self.commit(self.compiled.rule, self.graph, *refused)
+        return True
 
     def _roots(self, mark: Op, roots: frozenset[str]) -> list[Op]:
         """The ops of these kinds above a mark, reached through kinds that may stand between; farthest first."""
@@ -157,14 +173,16 @@ class Sweep:
             if matcher(match, value) and any(op.slot == mark.slot for op in match.ops):
                 yield match
 
-    def _whole(self, match: Match) -> Whole | Fault | None:
-        """The match as a fused op with a legal slot, or the reason it is none."""
+    def _wholes(self, match: Match) -> Iterator[Whole | Fault]:
+        """The match as fused ops with legal slots, the fullest first, or the reason it is none."""
         for guard in self.compiled.rule.needs:
             wrong = guard.check(match)
             if wrong is not None:
-                return Fault(guard.code, wrong.at, guard.want, wrong.got)
+                yield Fault(guard.code, wrong.at, guard.want, wrong.got)
+                return
         built = self.compiled.rule.builds(match)
-        return None if built is None else fit(self.graph, match, built)
+        for one in () if built is None else (built,) if isinstance(built, Built) else built:
+            yield fit(self.graph, match, one)
 
     # ---- near misses -----------------------------------------------------------------------------
     def _explain(self) -> None:
@@ -211,7 +229,7 @@ class Sweep:
         for match in self._matches(root, mark, 1):
             fault = match.fault
             if fault is None:
-                whole = self._whole(match)
+                whole = next(self._wholes(match), None)
                 if not isinstance(whole, Fault):
                     continue
                 fault = whole

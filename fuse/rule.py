@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -69,14 +69,15 @@ class Rule:
 
     finds: a pattern, or a walk (graph, marked op, budget) that yields matches where no tree can say
     it. marks: the rare kinds that the engine starts from. needs: guards, checked in order. builds:
-    what a match becomes; None where the place belongs to another rule. classes: what it may build.
+    what a match becomes, or several forms of it, the fullest first, of which the first that the chip
+    runs is taken; None where the place belongs to another rule. classes: what it may build.
     """
 
     name: str
     why: str
     finds: Pattern | Walk
     marks: tuple[str, ...]
-    builds: Callable[[Match], Built | None]
+    builds: Callable[[Match], Built | Iterable[Built] | None]
     needs: tuple[Guard, ...] = ()
     classes: tuple[str, ...] = ()
     #: Kinds that `builds` or a walk asks forms about, beside those of the pattern.

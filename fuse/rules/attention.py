@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,7 @@ probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["resh
 core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
 OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
 
+Stops = Callable[[Layout], bool]
 INNER = frozenset({"add", "keep", "drop", "cap", "divide"})
 
 
@@ -237,13 +239,23 @@ def _mask_layout(layout: Layout) -> str:
     )
 
 
-def _operand(m: Match, value: str, layout: Layout, reading: Reading, allowed: frozenset[str]) -> tuple[str, Layout, Dim]:
+def heads_first(layout: Layout) -> bool:
+    """Axes as most kernels want them: heads before rows."""
+    return lay.text(layout) in ("b h s d", "bh s d", "s d")
+
+
+def any_order(axes: frozenset[str]) -> Stops:
+    """Axes in any order, as long as each is one of these."""
+    return lambda layout: all("".join(atom.letter for atom in axis) in axes for axis in layout)
+
+
+def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stops) -> tuple[str, Layout, Dim]:
     """Down from an operand through layout operators and scalar factors that only the match reads."""
     graph, groups = m.graph, 1  # type: ignore[assignment]
     repeats: Dim = groups
     while True:
         own = {op.slot for op in (*m.ops, *reading.also)}
-        value, layout, spread, ops = lay.walk(graph, value, layout, own, allowed)
+        value, layout, spread, ops = lay.walk(graph, value, layout, own, stops)
         reading.also += ops
         repeats = spread if spread != 1 else repeats
         own |= {op.slot for op in ops}
@@ -293,7 +305,17 @@ def _result(m: Match, out: Op, layout: Layout) -> Layout | None:
     return layout
 
 
-def build(m: Match) -> Built | None:
+def build(m: Match) -> Iterator[Built]:
+    """The attention with every layout operator taken in that can be, then with heads before rows."""
+    fullest = _build(m, None)
+    if fullest is not None:
+        yield fullest
+        plainer = _build(m, heads_first)
+        if plainer is not None and plainer.operands != fullest.operands:
+            yield plainer
+
+
+def _build(m: Match, stops: Stops | None) -> Built | None:
     graph = m.graph
     both = products(m)
     if both is None:
@@ -309,10 +331,10 @@ def build(m: Match) -> Built | None:
             if again is None:
                 return None
             reading.layout = again
-    return _assemble(m, reading, score, out)
+    return _assemble(m, reading, score, out, stops)
 
 
-def _assemble(m: Match, reading: Reading, score: Op, out: Op) -> Built | None:
+def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | None) -> Built | None:
     graph = m.graph
     names, values = letters(graph, score, "q", "k"), letters(graph, out, "p", "v")
     q_dims, k_dims, v_dims = graph.dims(m["q"]), graph.dims(m["k"]), graph.dims(m["v"])
@@ -321,7 +343,7 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op) -> Built | None:
     if len(reading.layout) != len(values[2].split()):
         return None
     plain = frozenset({"b", "h", "s", "d", "bh", "1"})
-    folded = plain | {"hd"} if _heads(reading.layout) or len(q_dims) == 3 else plain
+    folded = stops or any_order(plain | {"hd"} if _heads(reading.layout) or len(q_dims) == 3 else plain)
     q_value, q_layout, _ = _operand(m, m["q"], lay.layout_of(q_dims, names[0]), reading, folded)
     k_start = _rename(lay.layout_of(k_dims, names[1]), {"t": "s"})
     k_value, k_layout, k_groups = _operand(m, m["k"], k_start, reading, folded)
