@@ -133,12 +133,12 @@ def _signed(name: str) -> bool:
     return isinstance(name, Computed) and name.function in SIGNED
 
 
-def as_size(a: Dim) -> Dim:
-    """The same size, known from now on not to be negative, because it is a tensor's.
+def as_size(a: Dim, least: int = 0) -> Dim:
+    """The same size, known from now on not to be below `least`, because it is a tensor's.
 
     Only a constant and one symbol with a positive factor tell anything of the symbol.
     """
-    if isinstance(a, int) or at_least(a, 0):
+    if isinstance(a, int) or at_least(a, least):
         return a
     table = dict(a.terms)
     constant = table.pop((), 0)
@@ -152,7 +152,7 @@ def as_size(a: Dim) -> Dim:
     ):
         return a
     name = symbols[0] if isinstance(symbols[0], Symbol) else Symbol(symbols[0])
-    return make({(name.bounded(-(constant // factor)),): factor, (): constant})
+    return make({(name.bounded(-((constant - least) // factor)),): factor, (): constant})
 
 
 def _lower_bounds(a: Expr, bound: int) -> Iterator[Dim]:
@@ -235,6 +235,11 @@ def _rounded_alike(a: Dim, b: Dim) -> bool:
                 isinstance(rest, int) and rest <= 1 and add(rest, floor_divide(found.left, found.right)) == a
             )
     return False
+
+
+def equal(a: Dim, b: Dim) -> bool:
+    """Surely the same size. One that is at least 1 is what it is however its division rounds."""
+    return a == b or (_rounded_alike(a, b) and at_least(a, 1))
 
 
 def computed(a: Dim) -> Computed | None:

@@ -26,23 +26,28 @@ def infer(op: Op, types: dict[str, Type], contents: dict[str, Content], opset: i
                 types[path] = UNKNOWN
         return
     call = Call(op, types, contents, opset)
+    dtypes, shape_function, content_function = row
     try:
-        sketches = row.dims(call)
+        sketches = shape_function(call)
     except Unclear:
         sketches = ()
-    dtypes = row.dtypes
+    last = len(dtypes) - 1
     for number, path in enumerate(op.outputs):
         if not path:
             continue
         call.output = number
-        dtype = _dtype(call, dtypes[number] if number < len(dtypes) else dtypes[-1])
+        which = dtypes[number if number < last else last]
+        dtype = call.dtype(which) if which.__class__ is int else _dtype(call, which)
         sketch = sketches[number] if number < len(sketches) else None
-        types[path] = Type(dtype, None if sketch is None else _settled(path, sketch))
-        if row.content is not None and sketch is not None:
+        if sketch is None:
+            types[path] = Type(dtype, None)
+            continue
+        types[path] = Type(dtype, _settled(path, sketch))
+        if content_function is not None:
             try:
-                content = row.content(call, sketch)
+                content = content_function(call, sketch)
             except Unclear:
-                content = None
+                continue
             if content is not None:
                 contents[path] = content
 
@@ -61,10 +66,8 @@ def _settled(path: str, sketch: Sketch) -> Dims:
     """The dims with a fresh symbol for every size that is unknown or is surely none (negative)."""
     for dim in sketch:
         if dim is None or (dim.__class__ is int and dim < 0):
-            break
-    else:
-        return sketch  # type: ignore[return-value]
-    return tuple(
-        symbol(f"?{path}.{axis}") if dim is None or (isinstance(dim, int) and dim < 0) else dim
-        for axis, dim in enumerate(sketch)
-    )
+            return tuple(
+                symbol(f"?{path}.{axis}") if dim is None or (isinstance(dim, int) and dim < 0) else dim
+                for axis, dim in enumerate(sketch)
+            )
+    return sketch  # type: ignore[return-value]

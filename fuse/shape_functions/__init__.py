@@ -10,6 +10,7 @@ from fuse.shape_functions import (
     products,
     reductions,
     sequences,
+    text,
     windows,
 )
 from fuse.shape_functions.call import Row
@@ -23,5 +24,6 @@ ROWS: dict[str, Row] = {
     **generators.ROWS,
     **windows.ROWS,
     **sequences.ROWS,
+    **text.ROWS,
     **contrib.ROWS,
 }

@@ -96,8 +96,11 @@ class Call:
         value = self.attrs.get(name)
         if value is None:
             return None
-        if not isinstance(value, tuple | list) or not all(isinstance(v, int) for v in value):
+        if not isinstance(value, tuple | list):
             raise Unclear
+        for number in value:
+            if not isinstance(number, int):
+                raise Unclear
         return tuple(value)
 
     def vector(self, name: str, i: int) -> tuple[int, ...] | None:
@@ -158,8 +161,8 @@ def normal_axis(axis: Any, rank: int) -> int:
 
 
 def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    found = tuple(normal_axis(axis, rank) for axis in axes)
-    if len(set(found)) != len(found):
+    found = tuple([normal_axis(axis, rank) for axis in axes])
+    if len(found) > 1 and len(set(found)) != len(found):
         raise Unclear
     return found
 
@@ -205,7 +208,10 @@ def spread(a: Sketch, b: Sketch) -> Sketch:
     if len(a) < len(b):
         a, b = b, a
     lead = len(a) - len(b)
-    return a[:lead] + tuple(map(join, a[lead:], b)) if lead else tuple(map(join, a, b))
+    tail = a[lead:] if lead else a
+    if tail == b:
+        return a
+    return a[:lead] + tuple([x if x is y or y == 1 else join(x, y) for x, y in zip(tail, b, strict=True)])
 
 
 def same_size(a: Dim | None, b: Dim | None) -> Dim | None:

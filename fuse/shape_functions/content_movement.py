@@ -81,11 +81,15 @@ def gather(call: Call, dims: Sketch) -> Content | None:
 
 
 def gather_elements(call: Call, dims: Sketch) -> Content | None:
+    if call.content(0) is None:
+        return None
     at, axis = indices(call, 1), call.integer("axis", 0)
     return None if at is None else moved(call, lambda x: np.take_along_axis(x, at, axis))
 
 
 def gather_nd(call: Call, dims: Sketch) -> Content | None:
+    if call.content(0) is None:
+        return None
     at = indices(call, 1)
     if at is None or at.ndim == 0 or call.integer("batch_dims", 0):
         return None
@@ -93,10 +97,10 @@ def gather_nd(call: Call, dims: Sketch) -> Content | None:
 
 
 def transpose(call: Call, dims: Sketch) -> Content | None:
+    content, own = call.content(0), call.dims(0)
+    if content is None or own is None or len(own) < 2:
+        return content
     perm = call.integers("perm")
-    own = call.dims(0)
-    if own is not None and len(own) < 2:
-        return call.content(0)
     return moved(call, lambda x: np.transpose(x, perm))
 
 

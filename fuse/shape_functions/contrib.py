@@ -23,9 +23,9 @@ from fuse.shape_functions.elementwise import (
     same,
 )
 from fuse.shape_functions.products import gemm, matmul, product_dims, swapped
-from fuse.shape_functions.sequences import recurrent
+from fuse.shape_functions.sequences import causal_conv, linear_attention, recurrent
 from fuse.shape_functions.windows import channels_last_conv, conv, global_pool, pool, qlinear_conv
-from fuse.types import Dim, Dims, mul, sub
+from fuse.types import Dim, Dims, mul
 
 
 def skip_norm(call: Call) -> Sequence[Sketch | None]:
@@ -164,22 +164,6 @@ def dynamic_lstm(call: Call) -> Sequence[Sketch | None]:
     return recurrent(call)
 
 
-def causal_conv(call: Call) -> Sequence[Sketch | None]:
-    """The convolved rows [b, c, t], and the rows that the next call needs [b, c, kernel - 1]."""
-    dims, weight = call.need(0), call.need(1)
-    if (
-        len(dims) != 3
-        or len(weight) != 3
-        or call.attrs.get("channels_last")
-        or call.attrs.get("state_length")
-    ):
-        return dims, call.dims(3)
-    if call.attrs.get("input_channels") or call.attrs.get("input_channel_offset"):
-        raise Unclear
-    state = mul(call.integer("dilation", 1), sub(weight[2], 1))
-    return dims, (dims[0], dims[1], state)
-
-
 def position_bias(call: Call) -> Sequence[Sketch | None]:
     """[b, heads, s, s]"""
     q = call.need(0)
@@ -247,6 +231,7 @@ _MICROSOFT: dict[str, Row] = {
     "QLinearGlobalAveragePool": Row((0,), global_pool_q),
     "GatherBlockQuantized": Row((2,), gather_blocks),
     "CausalConvWithState": Row((0,), causal_conv),
+    "LinearAttention": Row((0, 3), linear_attention),
     "BiasSplitGelu": Row((0,), split_gelu),
     "GatedRelativePositionBias": Row((0,), position_bias),
     "BiasDropout": Row((0, "bool"), two_same),

@@ -88,7 +88,7 @@ _SAME = kinds(
 _FOLLOWED = kinds("Neg Abs Sqrt Reciprocal Floor Ceil Round")
 _ARITHMETIC = kinds("Add Sub Mul Div Pow Mod Max Min")
 _COMPARISONS = kinds("Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor")
-_BROADCAST = kinds("Sum Mean BitShift BitwiseAnd BitwiseOr BitwiseXor")
+_BROADCAST = kinds("Sum Mean BitShift BitwiseAnd BitwiseOr BitwiseXor SwiGLU")
 
 ROWS: dict[str, Row] = {
     **{kind: Row((0,), same) for kind in _SAME},

@@ -24,7 +24,7 @@ from fuse.shape_functions.call import (
     same_size,
     with_axis,
 )
-from fuse.types import Dim, Dims, Expr, add, as_size, mul, product, within
+from fuse.types import Dim, Dims, Expr, add, as_size, equal, mul, product, within
 
 #: An end of this size or more means "to the end".
 FAR = 2**31 - 1
@@ -32,10 +32,10 @@ FAR = 2**31 - 1
 
 def transpose(call: Call) -> Sequence[Sketch | None]:
     dims = call.need(0)
-    perm = call.attrs.get("perm")
+    perm = call.integers("perm")
     if perm is None:
         return (dims[::-1],)
-    if sorted(normal_axes(call.integers("perm") or (), len(dims))) != list(range(len(dims))):
+    if sorted(perm) != list(range(len(dims))):
         raise Unclear
     return (tuple([dims[axis] for axis in perm]),)
 
@@ -71,10 +71,11 @@ def fitted(dims: Dims, sizes: list[Dim | None]) -> Sketch:
     for size in sizes:
         if size is None or size == -1:
             continue
-        if size in left:
-            left.remove(size)
-        else:
+        same = size if size in left else _alike(size, left)
+        if same is None:
             rest.append(size)
+        else:
+            left.remove(same)
     if not open_axes:
         total, wanted = product(left), product(rest)
         if isinstance(total, int) and isinstance(wanted, int) and total != wanted and 0 not in dims:
@@ -93,6 +94,13 @@ def fitted(dims: Dims, sizes: list[Dim | None]) -> Sketch:
         return blank(len(sizes))
     sizes[open_axes[0]] = found
     return tuple(sizes)
+
+
+def _alike(size: Dim, left: list[Dim]) -> Dim | None:
+    """The size that is surely equal, though it is written in another way."""
+    if isinstance(size, int):
+        return None
+    return next((dim for dim in left if isinstance(dim, Expr) and equal(dim, size)), None)
 
 
 def unsqueeze(call: Call) -> Sequence[Sketch | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuse.ir import Content, Graph
 from fuse.shape_functions.call import Call, Row, Sketch, Unclear, normal_axis, plus, quotient
-from fuse.types import UNKNOWN, Dim, Dims, Type, mul
+from fuse.types import UNKNOWN, Dim, Dims, Type, mul, sub
 
 
 def recurrent(call: Call) -> Sequence[Sketch | None]:
@@ -59,6 +59,20 @@ def linear_attention(call: Call) -> Sequence[Sketch | None]:
     out = None if value_width is None else mul(value_width, max(heads, kv_heads))
     state: Sketch | None = call.dims(3) if call.given(3) else (q[0], kv_heads, key_width, value_width)
     return (q[0], q[1], out), state
+
+
+def causal_conv(call: Call) -> Sequence[Sketch | None]:
+    """The convolved rows [b, c, t], and the last rows, which the next call needs [b, c, kernel - 1].
+
+    onnxruntime's form has more attributes; with those that change the layout only the rows are known.
+    """
+    dims, weight = call.need(0), call.need(1)
+    if any(call.attrs.get(name) for name in ("input_channels", "input_channel_offset")):
+        raise Unclear
+    moved = any(call.attrs.get(name) for name in ("channels_last", "state_length", "state_channels_last"))
+    if len(dims) != 3 or len(weight) != 3 or moved:
+        return dims, call.dims(3)
+    return dims, (dims[0], dims[1], mul(call.integer("dilation", 1), sub(weight[2], 1)))
 
 
 # ---- bodies -------------------------------------------------------------------------------------
@@ -186,7 +200,8 @@ ROWS: dict[str, Row] = {
     "GRU": Row((0,), recurrent),
     "RNN": Row((0,), recurrent),
     "Attention": Row((0, 1, 2, 0), attention),
-    "LinearAttention": Row((0, 0), linear_attention),
+    "LinearAttention": Row((0, (3, 0)), linear_attention),
+    "CausalConvWithState": Row((0,), causal_conv),
     "If": Row((branch_dtype,), branches, branch_content),
     "Loop": Row((loop_dtype,), loop),
     "Scan": Row((scan_dtype,), scan),

@@ -55,7 +55,8 @@ def window_sizes(call: Call, spatial: Dims, kernel: Dims, ceil: bool = False) ->
         places = quotient(add(room, stride), stride)
         if ceil and (not isinstance(room, int) or room % stride):
             places = _ceiled(room, stride, size, pads[axis])
-        result.append(None if places is None else as_size(places))
+        # A window wider than one element has to fit once.
+        result.append(None if places is None else as_size(places, 1 if reach != 1 else 0))
     return tuple(result)
 
 
@@ -232,6 +233,7 @@ def boxes(call: Call) -> Sequence[Sketch | None]:
 
 ROWS: dict[str, Row] = {
     "Conv": Row((0,), conv),
+    "DeformConv": Row((0,), conv),
     "ConvInteger": Row(("i32",), conv),
     "QLinearConv": Row((7,), qlinear_conv),
     "ConvTranspose": Row((0,), conv_transpose),
