@@ -65,8 +65,9 @@ def _fired(row: Decision) -> list[str]:
     if row.kernel:
         known = f" ({clean(row.evidence)})" if row.evidence else ""
         lines.append(_line("kernel", clean(row.kernel) + known))
-    if row.realizes:
-        lines.append(_line("also", f"answers for {', '.join(map(clean, row.realizes))}"))
+    others = [clean(name) for name in row.realizes if name not in (row.rule, row.builds)]
+    if others:
+        lines.append(_line("also", f"answers for {', '.join(others)}"))
     return lines
 
 

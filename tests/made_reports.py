@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuse.ir import Graph, Model, Op, leaves, make_base
-from fuse.record import Miss, Record
+from fuse.record import Miss, Outcome, Record
 from fuse.report import Report, build
 from fuse.shim import Limit
 from fuse.types import Dim, Type, symbol
@@ -60,18 +60,39 @@ class Maker:
     def norm(self, n: int) -> list[Op]:
         return [self.op(f"{value}{n}") for _, value in _CHAIN]
 
-    def fuse(self, rule: str, parts: list[Op], outputs: tuple[str, ...], **more: object) -> Record:
-        """A fused op over parts, in the slot of the last, written down as fired or as `more` says."""
+    def fuse(
+        self,
+        rule: str,
+        parts: list[Op],
+        outputs: tuple[str, ...],
+        *,
+        builds: str = "",
+        outcome: Outcome = "fired",
+        limits: tuple[Limit, ...] = (),
+        fires: bool = True,
+        realizes: tuple[str, ...] = (),
+    ) -> Record:
+        """A fused op over parts, in the slot of the last, written down with its outcome."""
         made = {v for part in parts for v in part.outputs}
         reads = dict.fromkeys(v for part in parts for v in part.inputs if v not in made)
-        kind = str(more.pop("builds", rule))
+        kind = builds or rule
         op = Op(kind, tuple(reads), outputs, {}, tuple(parts))
         op = self.graph.replace(op, max(part.slot for part in parts))
-        fields = {"outcome": "fired", "kernel": f"kernel of {kind}", "evidence": "ran", "op": op} | more
-        ops = tuple(sorted(leaves(op), key=lambda leaf: leaf.slot))
         record = Record(
-            rule=rule, builds=kind, root=outputs[0], ops=ops, graph="", number=len(self.records), **fields
-        )  # type: ignore[arg-type]
+            outcome,
+            rule,
+            kind,
+            outputs[0],
+            tuple(sorted(leaves(op), key=lambda leaf: leaf.slot)),
+            "",
+            len(self.records),
+            op=op,
+            limits=limits,
+            fires=fires,
+            kernel=f"kernel of {kind}",
+            evidence="ran",
+            realizes=realizes,
+        )
         self.records.append(record)
         return record
 

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,8 +34,11 @@ class Said:
         self.code, self.out, self.err = code, out, err
 
 
+Run = Callable[..., Said]
+
+
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `fuse` in this process."""
 
     def call(*words: object) -> Said:
@@ -52,19 +56,16 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def command(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+def command(*words: object) -> subprocess.CompletedProcess[str]:
     """`fuse` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "fuse.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **more,  # type: ignore[call-overload]
-    )
+    line = [sys.executable, "-m", "fuse.cli", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
 # ---- optimize -----------------------------------------------------------------------------------
-def test_optimize_prints_the_page_and_writes_nothing(run, tmp_path: Path, monkeypatch) -> None:
+def test_optimize_prints_the_page_and_writes_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     said = run("optimize", LLAMA, "--chip", "any")
     assert said.code == 0
@@ -74,14 +75,14 @@ def test_optimize_prints_the_page_and_writes_nothing(run, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_need_no_file(run, name: str) -> None:
+def test_examples_need_no_file(run: Run, name: str) -> None:
     said = run("optimize", "--example", name, "--chip", "any")
     assert said.code == 0
     assert "attention" in said.out
     assert f"fuse why --example {name} --chip any RULE|OP|ID" in said.out
 
 
-def test_optimize_writes_model_and_report(run, tmp_path: Path) -> None:
+def test_optimize_writes_model_and_report(run: Run, tmp_path: Path) -> None:
     out, report = tmp_path / "out.onnx", tmp_path / "r.json"
     said = run("optimize", LLAMA, "--chip", "any", "-o", out, "--report", report)
     assert said.code == 0
@@ -93,7 +94,7 @@ def test_optimize_writes_model_and_report(run, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.onnx", "r.json"]
 
 
-def test_two_runs_write_equal_bytes(run, tmp_path: Path) -> None:
+def test_two_runs_write_equal_bytes(run: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         run(
             "optimize",
@@ -109,7 +110,7 @@ def test_two_runs_write_equal_bytes(run, tmp_path: Path) -> None:
         assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
 
 
-def test_held_rules_and_dims_reach_the_report(run, tmp_path: Path) -> None:
+def test_held_rules_and_dims_reach_the_report(run: Run, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     words = ("--hold", "rms_norm", "--dim", "batch=1", "--dim", "seq=8", "--report", report)
     assert run("optimize", LLAMA, "--chip", "any", *words).code == 0
@@ -119,7 +120,7 @@ def test_held_rules_and_dims_reach_the_report(run, tmp_path: Path) -> None:
     assert not read.fired("rms_norm")
 
 
-def test_check_is_said_and_kept(run, tmp_path: Path) -> None:
+def test_check_is_said_and_kept(run: Run, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     said = run("optimize", LLAMA, "--chip", "any", "--check", "--seed", 3, "--report", report)
     assert said.code == 0
@@ -129,7 +130,9 @@ def test_check_is_said_and_kept(run, tmp_path: Path) -> None:
     assert (check.ok, check.seed, check.dtype, check.differs) == (True, 3, "f32", None)
 
 
-def test_a_check_that_fails_is_exit_code_1_and_writes_nothing(run, tmp_path: Path, monkeypatch) -> None:
+def test_a_check_that_fails_is_exit_code_1_and_writes_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = reference.Check(False, 0, "f32", False, "inf", "t27")
 
     def differ(*_: object, **__: object) -> None:
@@ -171,7 +174,7 @@ def bad_report(folder: Path) -> Path:
     return path
 
 
-BAD = {
+BAD: dict[str, tuple[list[object], str]] = {
     "no model": (["optimize", "--chip", "any"], "no model: give a file, or --example llama"),
     "no chip": (["optimize", LLAMA], "no chip: give --chip NAME; `fuse chips` lists them"),
     "no such file": (["optimize", "nope.onnx", "--chip", "any"], "nope.onnx"),
@@ -220,7 +223,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path: Path, name: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "text.onnx").write_text("this is no model\n" * 9)
     (tmp_path / "m.onnx").write_bytes(LLAMA.read_bytes())
     (tmp_path / "r.json").write_text(mixed().report().model_dump_json())
@@ -237,21 +240,23 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("words", [["optimize", "--frob"], ["frob"], ["why", "r.json"], ["report"]])
-def test_usage_errors_are_exit_code_2(run, words: list[str]) -> None:
+def test_usage_errors_are_exit_code_2(run: Run, words: list[str]) -> None:
     said = run(*words)
     assert said.code == 2
     assert "Usage: fuse" in said.err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(run, tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written(run: Run, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     said = run("optimize", LLAMA, "--chip", "any", "--report", tmp_path / "r.json")
     assert (said.code, said.out) == (2, "")
     assert "permission denied" in said.err
 
 
-def test_nothing_is_left_where_writing_fails(run, tmp_path: Path, monkeypatch) -> None:
+def test_nothing_is_left_where_writing_fails(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "out.onnx")
 
@@ -266,14 +271,14 @@ def test_nothing_is_left_where_writing_fails(run, tmp_path: Path, monkeypatch) -
     assert (tmp_path / "r.json").read_text() == "old"
 
 
-def test_a_link_stays_a_link(run, tmp_path: Path) -> None:
+def test_a_link_stays_a_link(run: Run, tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(tmp_path / "r.json")
     assert run("optimize", LLAMA, "--chip", "any", "--report", tmp_path / "link.json").code == 0
     assert (tmp_path / "link.json").is_symlink()
     assert Report.model_validate_json((tmp_path / "r.json").read_text()).decisions
 
 
-def test_an_interrupt_is_no_traceback(run, monkeypatch) -> None:
+def test_an_interrupt_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -284,7 +289,7 @@ def test_an_interrupt_is_no_traceback(run, monkeypatch) -> None:
 
 
 # ---- why and report -----------------------------------------------------------------------------
-def test_why_of_a_rule_tells_what_did_not_fire(run, saved: Path) -> None:
+def test_why_of_a_rule_tells_what_did_not_fire(run: Run, saved: Path) -> None:
     said = run("why", saved, "rms_norm")
     assert said.code == 0
     assert said.out.startswith("rms_norm: fired 2") or "rms_norm fired 2 times" in said.out
@@ -293,16 +298,16 @@ def test_why_of_a_rule_tells_what_did_not_fire(run, saved: Path) -> None:
     assert "fired  rms_norm" not in said.out
 
 
-def test_why_of_a_rule_that_fired(run, saved: Path) -> None:
+def test_why_of_a_rule_that_fired(run: Run, saved: Path) -> None:
     assert run("why", saved, "add_norm").out.startswith("fired  add_norm")
 
 
-def test_why_of_a_rule_without_decision_explains(run, saved: Path) -> None:
+def test_why_of_a_rule_without_decision_explains(run: Run, saved: Path) -> None:
     said = run("why", saved, "gelu")
     assert (said.code, said.out) == (0, "gelu: fired 0; no place of the model nearly matches\n")
 
 
-def test_why_of_an_id_and_of_an_op(run, saved: Path) -> None:
+def test_why_of_an_id_and_of_an_op(run: Run, saved: Path) -> None:
     row = mixed().report().fired("add_norm")[0]
     assert run("why", saved, row.id).out.startswith("fired  add_norm")
     by_op = run("why", saved, "/model/layers.0/norm/Pow").out
@@ -310,7 +315,7 @@ def test_why_of_an_id_and_of_an_op(run, saved: Path) -> None:
     assert "fired  rms_norm" in by_op
 
 
-def test_why_of_a_model(run) -> None:
+def test_why_of_a_model(run: Run) -> None:
     said = run("why", LLAMA, "rms_norm", "--chip", "none")
     assert said.code == 0
     assert "not_linked" in said.out
@@ -318,7 +323,7 @@ def test_why_of_a_model(run) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "concise", "json", "jsonl"])
-def test_report_forms_to_a_file(run, saved: Path, form: str) -> None:
+def test_report_forms_to_a_file(run: Run, saved: Path, form: str) -> None:
     out = saved.with_name("out")
     printed = run("report", saved, "--form", form, "--every")
     assert printed.code == 0
@@ -327,7 +332,7 @@ def test_report_forms_to_a_file(run, saved: Path, form: str) -> None:
     assert out.read_text() == printed.out
 
 
-def test_report_flags_narrow(run, saved: Path) -> None:
+def test_report_flags_narrow(run: Run, saved: Path) -> None:
     words = ("report", saved, "--form", "jsonl", "--rule", "rms_norm", "--outcome", "near,refused")
     kinds = [json.loads(line)["outcome"]["kind"] for line in run(*words).out.splitlines()]
     assert kinds == ["refused", "near_miss"]
@@ -335,7 +340,7 @@ def test_report_flags_narrow(run, saved: Path) -> None:
 
 
 # ---- listings -----------------------------------------------------------------------------------
-def test_rules_lists_and_tells(run) -> None:
+def test_rules_lists_and_tells(run: Run) -> None:
     said = run("rules")
     assert [line.split()[0] for line in said.out.splitlines() if not line.startswith(" ")] == list(
         fuse.rule_names()
@@ -345,18 +350,18 @@ def test_rules_lists_and_tells(run) -> None:
     assert "guard:" in page
 
 
-def test_every_rule_has_a_page(run) -> None:
+def test_every_rule_has_a_page(run: Run) -> None:
     for name in fuse.rule_names():
         assert run("rules", name).code == 0
 
 
-def test_chips_lists_and_tells(run) -> None:
+def test_chips_lists_and_tells(run: Run) -> None:
     assert "any " in run("chips").out
     assert run("chips", "any").out.startswith("any: ")
     assert "not whole" in run("chips", "none").out
 
 
-def test_every_code_has_a_page(run) -> None:
+def test_every_code_has_a_page(run: Run) -> None:
     listed = [line.split()[0] for line in run("codes").out.splitlines() if not line.startswith(" ")]
     assert set(CODES) < set(listed)
     assert any(code.startswith("guard:") for code in listed)
@@ -371,7 +376,7 @@ def test_every_code_has_a_page(run) -> None:
     assert "head width one of" in asked
 
 
-def test_every_code_the_tables_can_give_is_listed(run) -> None:
+def test_every_code_the_tables_can_give_is_listed(run: Run) -> None:
     from chips.constraints import CONSTRAINTS
     from fuse.rules.table import RULES
 
@@ -380,14 +385,14 @@ def test_every_code_the_tables_can_give_is_listed(run) -> None:
     assert {f"chip:{name}" for name in CONSTRAINTS} <= listed
 
 
-def test_steps_in_order(run) -> None:
+def test_steps_in_order(run: Run) -> None:
     import chips
 
     names = [step.name for step in fuse.steps(chips.load("any"))]
     assert run("steps", "--chip", "any").out.split() == names
 
 
-def test_version(run) -> None:
+def test_version(run: Run) -> None:
     assert run("--version").out == f"fuse {fuse.__version__}\n"
 
 
