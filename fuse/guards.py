@@ -25,10 +25,17 @@ def agree(dims: Dims | None, whole: Dims | None) -> bool:
         and whole is not None
         and len(dims) == len(whole)
         and all(
-            a == b or (isinstance(b, Expr) and a != 1 and any(s.startswith("broadcast(") for s in b.symbols))
+            a == b or (a != 1 and _undecided(a, b))
             for a, b in zip(dims, whole, strict=True)
         )
     )
+
+
+def _undecided(a: object, b: object) -> bool:
+    """Whether an operand's axis may still be that of the result: one of the two is not known."""
+    if isinstance(b, Expr):
+        return any(symbol.startswith("broadcast(") for symbol in b.symbols)
+    return isinstance(a, Expr)
 
 
 def unknown(dims: Dims | None) -> bool:
