@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import Run, Said
+from made_reports import mixed
+
+from fuse.cli import main
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -27,3 +31,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return compare
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `fuse` in this process."""
+
+    def call(*words: object) -> Said:
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        return Said(stop.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "r.json"
+    path.write_text(mixed().report().model_dump_json())
+    return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuse.ir import Graph, Model, Op, leaves, make_base
 from fuse.record import Miss, Outcome, Record
-from fuse.report import Report, build
+from fuse.report import Decision, Report, build
 from fuse.shim import Limit
 from fuse.types import Dim, Type, symbol
 
@@ -133,3 +133,7 @@ def mixed(rows: Dim = 8) -> Maker:
 def symbolic() -> Maker:
     """The same with a batch of unknown size."""
     return mixed(symbol("batch"))
+
+
+def by_root(report: Report, rule: str, root: str) -> Decision:
+    return next(row for row in report.decisions if (row.rule, row.root) == (rule, root))
