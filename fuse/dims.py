@@ -100,13 +100,26 @@ def at_least(a: Dim, bound: int) -> bool:
     stack: list[Dim] = [a]
     for _ in range(MAX_BOUNDS):
         if not stack:
-            return False
+            break
         lower = stack.pop()
         if _plainly_at_least(lower, bound):
             return True
         if not isinstance(lower, int):
             stack.extend(_lower_bounds(lower, bound))
-    return False
+    return not isinstance(a, int) and any(
+        all(at_least(case, bound) for case in cases) for cases in _either(a)
+    )
+
+
+def _either(a: Expr) -> Iterator[tuple[Dim, Dim]]:
+    """What a size is if an added minimum is its one operand, and if it is the other."""
+    if len(a.terms) > 4 or not any(factor < 0 for _, factor in a.terms):
+        return
+    for symbols, factor in a.terms:
+        found = symbols[0] if len(symbols) == 1 else None
+        if factor > 0 and isinstance(found, Computed) and found.function in MINIMA:
+            without = sub(a, make({symbols: factor}))
+            yield add(without, mul(factor, found.left)), add(without, mul(factor, found.right))
 
 
 def _plainly_at_least(a: Dim, bound: int) -> bool:

@@ -96,6 +96,11 @@ def test_the_two_ends_of_a_cut_add_up() -> None:
     assert non_negative(sub(h, kept))
 
 
+def test_minima_of_one_size_keep_the_order_of_their_bounds() -> None:
+    assert non_negative(sub(minimum(h, 4), minimum(h, 2)))
+    assert not non_negative(sub(minimum(h, 2), minimum(h, 4)))
+
+
 def test_a_minimum_broadcasts_to_its_own_operand() -> None:
     assert broadcast_dim(minimum(h, 128), h) == h
     assert broadcast_dim(h, broadcast_dim(w, h)) == broadcast_dim(h, w)

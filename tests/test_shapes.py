@@ -122,6 +122,7 @@ DIMS: list[tuple[str, Dims | None, Dims | None]] = [
     ("what is surely left", dims("Slice", of(add(s, 2)), ints(2), ints(FAR), ints(0)), (s,)),
     ("the last ones", dims("Slice", of(add(s, 1)), ints(-1), ints(FAR), ints(0)), (1,)),
     ("all but the last", dims("Slice", of(add(s, 1)), ints(0), ints(-1), ints(0)), (s,)),
+    ("all but the ends", dims("Slice", of(s), ints(1), ints(-1), ints(0)), (sub(s, minimum(2, s)),)),
     ("between two symbols", dims("Slice", of(add(p, s)), ints(p), ints(add(p, s)), ints(0)), (s,)),
     (
         "every other one, rounded up",

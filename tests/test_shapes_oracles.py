@@ -107,7 +107,8 @@ def test_inferred_sizes_are_those_of_the_values(made: tuple[Any, ...]) -> None:
         known = [not isinstance(dim, int) or dim == size for dim, size in zip(got, value.shape, strict=True)]
         assert all(known), (name, str(types[name]), value.shape)
         for element, actual in zip(contents.get(name, ()), value.ravel().tolist(), strict=name in contents):
-            assert element is None or substitute(element, SIZES) == actual  # type: ignore[arg-type]
+            known_element = None if element is None else substitute(element, SIZES)  # type: ignore[arg-type]
+            assert not isinstance(known_element, int) or known_element == actual
 
 
 # ---- one-node models, against onnx's own inference ---------------------------------------------------

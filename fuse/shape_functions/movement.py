@@ -24,7 +24,7 @@ from fuse.shape_functions.call import (
     same_size,
     with_axis,
 )
-from fuse.types import Dim, Dims, Expr, add, as_size, equal, mul, product, within
+from fuse.types import Dim, Dims, Expr, add, as_size, equal, mul, product, sub, within
 
 #: An end of this size or more means "to the end".
 FAR = 2**31 - 1
@@ -222,17 +222,27 @@ def cut(size: Dim, start: Dim | None, end: Dim | None, step: Dim | None) -> Dim 
         return size
     if step < 0:
         return None
-    if start == 0 and isinstance(end, Expr) and end == size:
-        length: Dim | None = size
-    else:
-        low, high = _placed(size, start), _placed(size, end)
-        if low is None or high is None:
-            return None
-        # Both lie within the axis, so past the whole axis the start is never.
-        length = high if low == 0 else plus(size, mul(-1, low)) if high == size else difference(high, low)
+    length = size if start == 0 and end == size else _between(size, start, end)
     if step == 1 or length is None:
         return length
     return quotient(add(length, step - 1), step)
+
+
+def _between(size: Dim, start: Dim, end: Dim) -> Dim | None:
+    """How many elements of an axis lie from start up to end."""
+    front = isinstance(start, int) and start >= 0
+    if front and isinstance(end, int) and end < 0:
+        return difference(size, sub(start, end))
+    low, high = _placed(size, start), _placed(size, end)
+    if low is None or high is None:
+        return None
+    if low == 0:
+        return high
+    if isinstance(start, int) and isinstance(end, int) and front == (end >= 0):
+        # Bounds counted from the same side keep their order within the axis.
+        return plus(high, mul(-1, low)) if end > start else 0
+    # Both lie within the axis, so past the whole axis the start is never.
+    return plus(size, mul(-1, low)) if high == size else difference(high, low)
 
 
 def _placed(size: Dim, bound: Dim) -> Dim | None:
