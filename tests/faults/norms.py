@@ -1,0 +1,400 @@
+"""Faults of norms written as primitives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import helper
+
+from fuse.ir import Op
+
+from .draft import Draft, Place, Planted, planted
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The roles of a norm's ops; None where the place has none."""
+
+    square: Op
+    mean: Op
+    shift: Op | None
+    root: Op
+    divide: Op
+    weight: tuple[Op, int] | None
+    bias: tuple[Op, int] | None
+    centre: Op | None
+    centre_mean: Op | None
+
+
+def roles(place: Place) -> Norm | None:
+    squares = [op for op in place.ops if _is_square(place, op)]
+    if len(squares) != 1:
+        return None
+    square = squares[0]
+    mean = next((r for r in place.readers(square.outputs[0]) if r.kind.startswith("Reduce")), None)
+    if mean is None:
+        return None
+    value, shift, root = mean.outputs[0], None, None
+    while root is None:
+        reader = next(iter(place.readers(value)), None)
+        if reader is None:
+            return None
+        if reader.kind in ("Sqrt", "Pow"):
+            root = reader
+        elif reader.kind == "Add":
+            shift, value = reader, reader.outputs[0]
+        else:
+            return None
+    divide = next(iter(place.readers(root.outputs[0])), None)
+    if divide is None:
+        return None
+    vectors = {"Mul": None, "Add": None}
+    for op in place.of("Mul", "Add"):
+        index = place.constant_at(op)
+        if index is not None and place.scalar(op.inputs[index]) is None:
+            vectors[op.kind] = (op, index)
+    centre = next(iter(place.of("Sub")), None)
+    centre_mean = None if centre is None else place.maker(centre.inputs[1])
+    return Norm(square, mean, shift, root, divide, vectors["Mul"], vectors["Add"], centre, centre_mean)
+
+
+def _is_square(place: Place, op: Op) -> bool:
+    if op.kind == "Pow":
+        return place.scalar(op.inputs[1]) == 2
+    return op.kind == "Mul" and op.inputs[0] == op.inputs[1]
+
+
+def _rules(place: Place) -> str:
+    return place.rule
+
+
+def exponent_3(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    if norm is None or norm.square.kind != "Pow":
+        return None
+    node = draft.node(norm.square.outputs[0])
+    number = draft.constant(np.array(3, draft_dtype(draft, place, norm.square)), "exponent")
+    node.input[1] = number
+    return planted(_rules(place), ("operand", number), ("operand", node.output[0]))
+
+
+def draft_dtype(draft: Draft, place: Place, op: Op) -> np.dtype:
+    return np.dtype({"f16": np.float16, "f64": np.float64}.get(place.graph.dtype(op.outputs[0]), np.float32))
+
+
+def square_of_two_values(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    if norm is None or norm.centre is not None:
+        return None
+    other = place.like(norm.square.inputs[0])
+    if other is None:
+        return None
+    node = draft.node(norm.square.outputs[0])
+    node.op_type = "Mul"
+    node.input[1] = other
+    return planted(_rules(place), ("same_value", node.output[0]), ("operand", node.output[0]))
+
+
+def mean_axis(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    return None if norm is None else _move_axis(draft, place, norm.mean, 1)
+
+
+def centre_mean_axis(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    return None if norm is None or norm.centre_mean is None else _move_axis(draft, place, norm.centre_mean, 1)
+
+
+def mean_over_all(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    return None if norm is None else _move_axis(draft, place, norm.mean, None)
+
+
+def mean_over_two_axes(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    return None if norm is None else _move_axis(draft, place, norm.mean, (-2, -1))
+
+
+def _move_axis(draft: Draft, place: Place, op: Op, axis: int | tuple[int, ...] | None) -> Planted | None:
+    rank = len(place.dims(op.inputs[0]))
+    if rank < 3:
+        return None
+    node = draft.node(op.outputs[0])
+    axes = None if axis is None else (axis,) if isinstance(axis, int) else axis
+    if len(node.input) > 1:
+        if axes is None:
+            del node.input[1:]
+        else:
+            node.input[1] = draft.constant(np.array(axes, np.int64), "axes")
+    else:
+        kept = [a for a in node.attribute if a.name != "axes"]
+        del node.attribute[:]
+        node.attribute.extend(kept if axes is None else [*kept, helper.make_attribute("axes", axes)])
+    return planted(_rules(place), ("attribute", node.output[0]))
+
+
+def keepdims_0(draft: Draft, place: Place) -> Planted | None:
+    """keepdims 0 where the mean still broadcasts: against the rows of another axis."""
+    norm = roles(place)
+    if norm is None:
+        return None
+    dims = place.dims(norm.mean.inputs[0])
+    if len(dims) < 2 or not (dims[-2] == dims[-1] or dims[-2] == 1):
+        return None
+    node = draft.node(norm.mean.outputs[0])
+    draft.set_attribute(node, "keepdims", 0)
+    return planted(_rules(place), ("attribute", node.output[0]))
+
+
+def _other_kind(role: str, kind: str, strip_axes: bool = False):
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        norm = roles(place)
+        op = getattr(norm, role, None) if norm is not None else None
+        if isinstance(op, tuple) and not isinstance(op, Op):
+            op = op[0]
+        if op is None or op.kind == kind or op.kind == "Pow":
+            return None
+        node = draft.node(op.outputs[0])
+        if node.op_type.startswith("Reduce") and draft.opset >= 13 and (kind == "ReduceSum" or draft.opset >= 18):
+            _axes_as_input(draft, node)
+        elif kind.startswith("Reduce") and len(node.input) > 1:
+            return None
+        node.op_type = kind
+        if kind in ("Sub", "Div") and op.kind in ("Add", "Mul") and place.constant_at(op) == 0:
+            a, b = node.input
+            node.input[0], node.input[1] = b, a
+        return planted(_rules(place), ("op", node.output[0]))
+
+    return plant
+
+
+def _axes_as_input(draft: Draft, node: object) -> None:
+    axes = draft.attribute(node, "axes")
+    if axes is None:
+        return
+    kept = [a for a in node.attribute if a.name != "axes"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.input.append(draft.constant(np.array(axes, np.int64), "axes"))
+
+
+def _swap(role: str):
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        norm = roles(place)
+        op = getattr(norm, role, None) if norm is not None else None
+        if op is None or op.kind not in ("Sub", "Div"):
+            return None
+        node = draft.node(op.outputs[0])
+        a, b = node.input
+        node.input[0], node.input[1] = b, a
+        return planted(_rules(place), ("operand", node.output[0]))
+
+    return plant
+
+
+def root_power(draft: Draft, place: Place) -> Planted | None:
+    """Sqrt written as another power."""
+    norm = roles(place)
+    if norm is None or norm.root.kind != "Sqrt":
+        return None
+    node = draft.node(norm.root.outputs[0])
+    node.op_type = "Pow"
+    number = draft.constant(np.array(0.25, draft_dtype(draft, place, norm.root)), "power")
+    node.input.append(number)
+    return planted(_rules(place), ("operand", number), ("operand", node.output[0]), ("op", node.output[0]))
+
+
+def _run_time(role: str, how: str):
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        found = _operand(draft, place, role)
+        if found is None:
+            return None
+        node, index, array = found
+        name = draft.input(array) if how == "input" else draft.overridable(array)
+        node.input[index] = name
+        return planted(_rules(place), ("operand", name), ("operand", node.output[0]))
+
+    return plant
+
+
+def _operand(draft: Draft, place: Place, role: str):
+    """The node, operand index and array of eps, weight or bias."""
+    norm = roles(place)
+    if norm is None:
+        return None
+    if role == "eps":
+        if norm.shift is None:
+            return None
+        op, index = norm.shift, place.constant_at(norm.shift)
+    else:
+        op, index = getattr(norm, role) or (None, None)
+    if op is None or index is None:
+        return None
+    node = draft.node(op.outputs[0])
+    array = draft.array(draft.below(node.input[index]))
+    return None if array is None else (node, index, array)
+
+
+def eps_for_each_lane(draft: Draft, place: Place) -> Planted | None:
+    found = _operand(draft, place, "eps")
+    norm = roles(place)
+    width = place.dims(norm.square.outputs[0])[-1] if norm is not None else None
+    rows = place.dims(norm.square.outputs[0])[-2:-1] if norm is not None else ()
+    if found is None or not isinstance(width, int) or not rows or not isinstance(rows[0], int):
+        return None
+    node, index, array = found
+    spread = (np.arange(1, rows[0] + 1) * 0.3).reshape(rows[0], 1).astype(array.dtype)
+    node.input[index] = draft.constant(spread, "eps")
+    return planted(_rules(place), ("operand", node.input[index]), ("operand", node.output[0]))
+
+
+def eps_other_type(draft: Draft, place: Place) -> Planted | None:
+    """eps of another float type: no runtime takes it, and no rule may read it as if it were right."""
+    found = _operand(draft, place, "eps")
+    if found is None:
+        return None
+    node, index, array = found
+    other = np.float16 if array.dtype == np.float32 else np.float32
+    name = draft.constant(array.astype(other), "eps")
+    node.input[index] = name
+    answers = [("operand", name), ("operand", node.output[0]), ("guard:eps_type_is_x_type", name)]
+    return planted(_rules(place), *answers, ("guard:eps_type_is_x_type", node.output[0]))
+
+
+def _column(role: str):
+    """A weight or bias along the rows instead of the lanes."""
+
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        found = _operand(draft, place, role)
+        if found is None:
+            return None
+        node, index, array = found
+        norm = roles(place)
+        rows = place.dims(norm.square.outputs[0])[-2:-1]
+        count = rows[0] if rows and isinstance(rows[0], int) else 1
+        if array.ndim != 1 or count == 1:
+            return None
+        name = draft.constant(np.linspace(0.5, 1.5, count).reshape(count, 1).astype(array.dtype), role)
+        node.input[index] = name
+        guard = f"guard:{role}_spans_last_axis"
+        return planted(
+            _rules(place), (guard, name), (guard, node.output[0]), ("operand", name), ("operand", node.output[0])
+        )
+
+    return plant
+
+
+def _one_number(role: str):
+    """A weight or bias of one element: a scale, no weight."""
+
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        found = _operand(draft, place, role)
+        if found is None:
+            return None
+        node, index, array = found
+        if array.ndim != 1 or len(array) == 1:
+            return None
+        name = draft.constant(np.array([1.5], array.dtype), role)
+        node.input[index] = name
+        guard = f"guard:{role}_spans_last_axis"
+        return planted(
+            _rules(place), (guard, name), (guard, node.output[0]), ("operand", name), ("operand", node.output[0])
+        )
+
+    return plant
+
+
+def numerator_of_another(draft: Draft, place: Place) -> Planted | None:
+    """The value that is divided is not the value whose mean square divides it."""
+    norm = roles(place)
+    if norm is None:
+        return None
+    x = norm.square.inputs[0]
+    op = next((r for r in place.readers(x) if r.kind in ("Div", "Mul") and r is not norm.square), None)
+    other = place.like(norm.centre.inputs[0] if norm.centre is not None else x)
+    if op is None or other is None:
+        return None
+    node = draft.node(op.outputs[0])
+    node.input[list(op.inputs).index(x)] = other
+    return planted(_rules(place), ("same_value", node.output[0]))
+
+
+def mean_of_another(draft: Draft, place: Place) -> Planted | None:
+    norm = roles(place)
+    if norm is None or norm.centre_mean is None:
+        return None
+    other = place.like(norm.centre_mean.inputs[0])
+    if other is None:
+        return None
+    node = draft.node(norm.centre_mean.outputs[0])
+    node.input[0] = other
+    return planted(_rules(place), ("same_value", node.output[0]))
+
+
+def double(draft: Draft, place: Place) -> Planted | None:
+    """The whole norm in f64: casts around it, its constants widened."""
+    norm = roles(place)
+    if norm is None or place.of("Cast") or place.op.inputs[0] not in {v for op in place.ops for v in op.inputs}:
+        return None
+    x, root = place.op.inputs[0], place.op.outputs[0]
+    wide = draft.fresh("wide")
+    kind = 11
+    first = min(place.ops, key=lambda op: op.slot)
+    draft.insert(helper.make_node("Cast", [x], [wide], to=kind), first.outputs[0], after=False)
+    for op in place.ops:
+        node = draft.node(op.outputs[0])
+        for index, value in enumerate(node.input):
+            if value == x:
+                node.input[index] = wide
+            elif place.constant(op.inputs[index]) and place.graph.dtype(op.inputs[index]).startswith("f"):
+                array = draft.array(draft.below(value))
+                if array is None:
+                    return None
+                node.input[index] = draft.constant(array.astype(np.float64), "wide")
+    narrow = draft.rename_result(root)
+    draft.insert(helper.make_node("Cast", [narrow], [root], to=place.number_type(root)), narrow)
+    del draft.graph.value_info[:]
+    return planted(_rules(place), ("operand", wide), ("operand", x))
+
+
+FAULTS = {
+    "exponent 3": exponent_3,
+    "square of two values": square_of_two_values,
+    "axis of the mean square": mean_axis,
+    "axis of the mean": centre_mean_axis,
+    "mean over all axes": mean_over_all,
+    "mean over two axes": mean_over_two_axes,
+    "keepdims 0": keepdims_0,
+    "ReduceMax for ReduceMean": _other_kind("mean", "ReduceMax"),
+    "ReduceSum for ReduceMean": _other_kind("mean", "ReduceSum"),
+    "ReduceL2 for ReduceMean": _other_kind("mean", "ReduceL2"),
+    "ReduceMax for the centring mean": _other_kind("centre_mean", "ReduceMax"),
+    "Abs for Sqrt": _other_kind("root", "Abs"),
+    "Exp for Sqrt": _other_kind("root", "Exp"),
+    "another power": root_power,
+    "Sub for the eps Add": _other_kind("shift", "Sub"),
+    "Max for the eps Add": _other_kind("shift", "Max"),
+    "Add for the centring Sub": _other_kind("centre", "Add"),
+    "Add for the weight Mul": _other_kind("weight", "Add"),
+    "Div for the weight Mul": _other_kind("weight", "Div"),
+    "Sub for the bias Add": _other_kind("bias", "Sub"),
+    "Mul for the bias Add": _other_kind("bias", "Mul"),
+    "centring Sub swapped": _swap("centre"),
+    "Div swapped": _swap("divide"),
+    "eps an input": _run_time("eps", "input"),
+    "eps overridable": _run_time("eps", "default"),
+    "weight an input": _run_time("weight", "input"),
+    "weight overridable": _run_time("weight", "default"),
+    "bias an input": _run_time("bias", "input"),
+    "bias overridable": _run_time("bias", "default"),
+    "eps for each lane": eps_for_each_lane,
+    "eps of another type": eps_other_type,
+    "weight in a column": _column("weight"),
+    "bias in a column": _column("bias"),
+    "weight of one number": _one_number("weight"),
+    "bias of one number": _one_number("bias"),
+    "numerator of another value": numerator_of_another,
+    "mean of another value": mean_of_another,
+    "f64": double,
+}
