@@ -9,7 +9,7 @@ from chips.constraints import check, given
 from chips.load import Loaded
 from chips.operands import Operands
 from chips.schema import Case, ChipFile, Entry, Number, Preference
-from fuse.shim import Candidate, Limit, Refused, Whole
+from fuse.shim import Candidate, ChipRule, Limit, Refused, Whole
 
 UNKNOWN_SHAPE = "unknown_shape"
 
@@ -39,6 +39,7 @@ class Chip:
         self.spec: ChipFile = loaded.spec
         self.name: str = loaded.spec.name
         self.sha256: str = loaded.sha256
+        self.chip_rules: tuple[ChipRule, ...] = ()
         self._ways = {name: ways(entry) for name, entry in self.spec.classes.items() if not entry.lacks}
 
     def __repr__(self) -> str:

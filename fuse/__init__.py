@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fuse.compiler import Optimized, classes_built, optimize, realizes, rule_names, steps
     from fuse.ir import Graph, Op, unfuse
     from fuse.lift import load
     from fuse.lower import save, to_proto
-    from fuse.compiler import Optimized, classes_built, optimize, realizes, rule_names, steps
     from fuse.report import Report
     from fuse.types import FuseError
     from fuse.version import VERSION as __version__

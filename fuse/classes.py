@@ -39,7 +39,9 @@ def _declare(
     attrs: dict[str, Attr] | None = None,
     composed_of: tuple[str, ...] = (),
 ) -> FusedClass:
-    return FusedClass(name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of)
+    return FusedClass(
+        name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of
+    )
 
 
 _RMS = {
@@ -49,12 +51,17 @@ _RMS = {
 }
 _NORM = {"norm": Attr("rms", "rms or layer: what the norm is"), **_RMS}
 _ROPE = {
-    "form": Attr("half", "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: reads even and odd lanes, writes halves; halves_to_pairs: the reverse"),
+    "form": Attr(
+        "half",
+        "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: reads even and odd lanes, writes halves; halves_to_pairs: the reverse",
+    ),
     "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
     "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
     "position_ids": Attr(False, "cos and sin are tables of rows that position_ids selects"),
     "rope_compute": Attr("", "element type the rotation computes in; empty: the type of x"),
-    "rope_unsqueeze": Attr(-1, "axis where selected cos and sin get a head axis of 1; -1: they broadcast as they are"),
+    "rope_unsqueeze": Attr(
+        -1, "axis where selected cos and sin get a head axis of 1; -1: they broadcast as they are"
+    ),
     "rope_heads": Attr(0, "heads in the last axis of a rank-3 x; 0: x has a head axis"),
 }
 _PRODUCT = {
@@ -73,7 +80,12 @@ _AXIS = {"axis": Attr(REQUIRED, "the sequence axis the rows are joined on, from 
 CLASSES: dict[str, FusedClass] = {
     c.name: c
     for c in (
-        _declare("rms_norm", "x weight", "x over the root of its mean square along the last axis, times weight", attrs=_RMS),
+        _declare(
+            "rms_norm",
+            "x weight",
+            "x over the root of its mean square along the last axis, times weight",
+            attrs=_RMS,
+        ),
         _declare(
             "layer_norm",
             "x weight bias",
@@ -86,22 +98,40 @@ CLASSES: dict[str, FusedClass] = {
             "x over the root of the sum of its squares along the last axis",
             attrs={
                 "eps": Attr(0.0, "keeps the divisor from zero"),
-                "eps_at": Attr("none", "none; inside: sqrt(sum + eps); outside: sqrt(sum) + eps; clip: max(sqrt(sum), eps)"),
+                "eps_at": Attr(
+                    "none",
+                    "none; inside: sqrt(sum + eps); outside: sqrt(sum) + eps; clip: max(sqrt(sum), eps)",
+                ),
                 "compute": Attr("", "element type the norm computes in; empty: the type of x"),
             },
         ),
         _declare("gelu", "x", "x times the normal distribution function of x, by erf"),
         _declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
-        _declare("quick_gelu", "x", "x times sigmoid(alpha x)", attrs={"alpha": Attr(REQUIRED, "slope inside the sigmoid")}),
+        _declare(
+            "quick_gelu",
+            "x",
+            "x times sigmoid(alpha x)",
+            attrs={"alpha": Attr(REQUIRED, "slope inside the sigmoid")},
+        ),
         _declare("silu", "x", "x times sigmoid(x)"),
-        _declare("softcap", "x", "cap times tanh(x / cap)", attrs={"cap": Attr(REQUIRED, "bound of the result")}),
-        _declare("rope", "x cos sin position_ids", "rotates pairs of lanes of x by the angles of cos and sin", attrs=_ROPE),
+        _declare(
+            "softcap", "x", "cap times tanh(x / cap)", attrs={"cap": Attr(REQUIRED, "bound of the result")}
+        ),
+        _declare(
+            "rope",
+            "x cos sin position_ids",
+            "rotates pairs of lanes of x by the angles of cos and sin",
+            attrs=_ROPE,
+        ),
         _declare(
             "attention",
             "q k v mask*",
             "softmax(scale q k^T, capped and masked) v, heads by heads",
             attrs={
-                "q_layout": Attr(REQUIRED, "axes of q as letters: b batch, h heads, s rows, d width; joined letters are one axis"),
+                "q_layout": Attr(
+                    REQUIRED,
+                    "axes of q as letters: b batch, h heads, s rows, d width; joined letters are one axis",
+                ),
                 "k_layout": Attr(REQUIRED, "axes of k (h: key heads)"),
                 "v_layout": Attr(REQUIRED, "axes of v (h: key heads)"),
                 "out_layout": Attr(REQUIRED, "axes of the result"),
@@ -113,20 +143,46 @@ CLASSES: dict[str, FusedClass] = {
                     "what happens to the scores, outermost first: add (operand), keep (operand true keeps), drop (operand true "
                     "drops), cap, divide (operand divides). One operand each in that order, but cap has none",
                 ),
-                "fill": Attr((), "for each keep or drop, in order, what replaces a dropped score (-inf or very negative)"),
-                "mask_layouts": Attr((), "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t)"),
-                "causal": Attr(False, "the mask is exactly the lower triangle (recorded; the operand stands)"),
+                "fill": Attr(
+                    (),
+                    "for each keep or drop, in order, what replaces a dropped score (-inf or very negative)",
+                ),
+                "mask_layouts": Attr(
+                    (),
+                    "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t)",
+                ),
+                "causal": Attr(
+                    False, "the mask is exactly the lower triangle (recorded; the operand stands)"
+                ),
                 "softcap": Attr(0.0, "cap of the scores, 0: none"),
-                "empty_rows": Attr("nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"),
+                "empty_rows": Attr(
+                    "nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"
+                ),
                 "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
             },
         ),
         _declare("matmul_bias", "x weight bias", "x times weight, plus a row of bias", attrs=_PRODUCT),
-        _declare("merged_qkv", "x weight* bias*", "the three products that attention reads, of one x, as one", "y*", _MERGED),
-        _declare("merged_gate_up", "x weight* bias*", "a gate's two products, of one x, as one", "y*", _MERGED),
+        _declare(
+            "merged_qkv",
+            "x weight* bias*",
+            "the three products that attention reads, of one x, as one",
+            "y*",
+            _MERGED,
+        ),
+        _declare(
+            "merged_gate_up", "x weight* bias*", "a gate's two products, of one x, as one", "y*", _MERGED
+        ),
         _declare("merged_products", "x weight* bias*", "products of one x, as one", "y*", _MERGED),
         *(
-            _declare(name, "gate up", meaning, attrs={"act": Attr(act, "the activation of the gate"), "alpha": Attr(1.0, "its slope (quick_gelu)")})
+            _declare(
+                name,
+                "gate up",
+                meaning,
+                attrs={
+                    "act": Attr(act, "the activation of the gate"),
+                    "alpha": Attr(1.0, "its slope (quick_gelu)"),
+                },
+            )
             for name, act, meaning in (
                 ("swiglu", "silu", "silu(gate) times up"),
                 ("geglu", "gelu", "gelu(gate) times up (act: gelu, fast_gelu or quick_gelu)"),
@@ -137,10 +193,19 @@ CLASSES: dict[str, FusedClass] = {
             "matmul_bias_act",
             "x weight bias",
             "an activation of x times weight plus bias",
-            attrs=_PRODUCT | {"act": Attr(REQUIRED, "gelu fast_gelu quick_gelu silu relu sigmoid tanh ..."), "act_alpha": Attr(1.0, "its slope")},
+            attrs=_PRODUCT
+            | {
+                "act": Attr(REQUIRED, "gelu fast_gelu quick_gelu silu relu sigmoid tanh ..."),
+                "act_alpha": Attr(1.0, "its slope"),
+            },
             composed_of=("matmul_bias",),
         ),
-        _declare("matmul_residual", "x weight bias residual", "x times weight, plus bias, plus a residual", attrs=_PRODUCT),
+        _declare(
+            "matmul_residual",
+            "x weight bias residual",
+            "x times weight, plus bias, plus a residual",
+            attrs=_PRODUCT,
+        ),
         _declare(
             "add_norm",
             "x residual weight bias add_bias",
@@ -156,7 +221,12 @@ CLASSES: dict[str, FusedClass] = {
             _NORM | {"inner_" + k: v for k, v in _NORM.items()},
             composed_of=("add_norm",),
         ),
-        _declare("qk_norm", "x weight bias", "a norm of each head's width of a wider product", attrs=_NORM | {"heads": Attr(REQUIRED, "heads of the product")}),
+        _declare(
+            "qk_norm",
+            "x weight bias",
+            "a norm of each head's width of a wider product",
+            attrs=_NORM | {"heads": Attr(REQUIRED, "heads of the product")},
+        ),
         _declare(
             "qk_norm_rope",
             "x weight bias cos sin position_ids",
@@ -165,7 +235,13 @@ CLASSES: dict[str, FusedClass] = {
             composed_of=("qk_norm",),
         ),
         _declare("kv_append", "past new", "new rows joined to a cache", attrs=_AXIS),
-        _declare("rope_kv_append", "past x cos sin position_ids", "a rotation landing in a cache's rows", attrs=_ROPE | _AXIS, composed_of=("kv_append",)),
+        _declare(
+            "rope_kv_append",
+            "past x cos sin position_ids",
+            "a rotation landing in a cache's rows",
+            attrs=_ROPE | _AXIS,
+            composed_of=("kv_append",),
+        ),
         _declare(
             "qk_norm_rope_kv_append",
             "past x weight bias cos sin position_ids",

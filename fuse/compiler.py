@@ -8,13 +8,14 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op, leaves
 from fuse.record import Miss, Record
 from fuse.rewriter import CompiledRule, Near, Sweep, compile_rule
 from fuse.rewriter import Whole as Placed
 from fuse.rule import Rule
-from fuse.rules.table import RULES
+from fuse.rules.table import ADVANCE, LATE, RULES
 from fuse.shim import Candidate, Refused, Shim, Whole
 from fuse.types import FuseError
 
@@ -42,7 +43,12 @@ class Optimized:
     shim_name: str
     shim_sha256: str
     held: tuple[str, ...]
-    steps: tuple[str, ...]
+    plan: tuple[Step, ...]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the steps, in order."""
+        return tuple(step.name for step in self.plan)
 
     @cached_property
     def fired(self) -> tuple[str, ...]:
@@ -53,11 +59,15 @@ class Optimized:
     @cached_property
     def rules(self) -> dict[str, str]:
         """The rule that built each fused op that stands, by the op's path."""
-        standing = {op.path: op for graph in (*self.graph.bodies(), self.graph) for op in graph.ops if op.parts}
+        standing = {
+            op.path: op for graph in (*self.graph.bodies(), self.graph) for op in graph.ops if op.parts
+        }
         return {
             record.root: record.rule
             for record in self.records
-            if record.op is not None and record.root in standing and standing[record.root].kind == record.op.kind
+            if record.op is not None
+            and record.root in standing
+            and standing[record.root].kind == record.op.kind
         }
 
     @cached_property
@@ -73,22 +83,33 @@ class Optimized:
             chip_sha256=self.shim_sha256,
             held=self.held,
             steps=self.steps,
+            marks={step.name: step.rule.marks for step in self.plan},
         )
 
 
 def steps(shim: Shim) -> tuple[Step, ...]:
-    """Every step of a compile for a chip, in order."""
-    return tuple(Step(rule.name, rule) for rule in RULES)
+    """Every step of a compile for a chip, in order: the shared rules, each with the chip's own
+    before and after it, the late ones, the chip's closing rules, the advance of the step."""
+    own = [(chip_rule, rule_of(chip_rule)) for chip_rule in shim.chip_rules]
+
+    def beside(rule: Rule, place: str) -> list[Rule]:
+        return [mine for chip_rule, mine in own if chip_rule.place == place and chip_rule.beside == rule.name]
+
+    order: list[Rule] = []
+    for rule in (*RULES, *LATE):
+        order += [*beside(rule, "before"), rule, *beside(rule, "after")]
+    order += [mine for chip_rule, mine in own if chip_rule.place == "closing"]
+    return tuple(Step(rule.name, rule) for rule in (*order, *ADVANCE))
 
 
 def rule_names() -> tuple[str, ...]:
     """The names of all shared rules, in table order."""
-    return tuple(rule.name for rule in RULES)
+    return tuple(rule.name for rule in (*RULES, *LATE, *ADVANCE))
 
 
 def classes_built() -> dict[str, tuple[str, ...]]:
     """Rule -> the classes it may build."""
-    return {rule.name: rule.builds_classes for rule in RULES}
+    return {rule.name: rule.builds_classes for rule in (*RULES, *LATE, *ADVANCE)}
 
 
 def realizes(op: Op) -> tuple[str, ...]:
@@ -116,16 +137,14 @@ def _compiled(rule: Rule) -> CompiledRule:
     return compile_rule(rule)
 
 
-#: Rules whose patterns are primitives only; stones are undone before any rule of this kind that
-#: comes after the last rule that reads the stone's class.
 @dataclass
 class Compile:
-    """A compile under way."""
+    """A compile under way. stones: the refused ops that stand for later rules to build on, by path."""
 
     graph: Graph
     shim: Shim
     records: list[Record] = field(default_factory=list)
-    stones: dict[str, tuple[Graph, Op]] = field(default_factory=dict)
+    stones: dict[str, tuple[Graph, str]] = field(default_factory=dict)
 
     def step(self, rule: Rule, graph: Graph, held: bool) -> None:
         for one in (*graph.bodies(), graph):
@@ -146,8 +165,10 @@ class Compile:
     def _put(self, rule: Rule, graph: Graph, placed: Placed, verdict: Whole | Refused, held: bool) -> None:
         refused = isinstance(verdict, Refused)
         op = graph.replace(placed.op, placed.slot)
-        if refused and not held:
-            self.stones[op.path] = (graph, op)
+        if not held:
+            self.stones.pop(op.path, None)
+            if refused:
+                self.stones[op.path] = (graph, op.kind)
         self.records.append(
             Record(
                 outcome="held" if held else "refused" if refused else "fired",
@@ -181,24 +202,52 @@ class Compile:
             )
         )
 
-    def dissolve_stones(self, keep: Callable[[Op], bool]) -> None:
-        """Undo the refused ops that nothing took, but those that a later step may still build on."""
-        for path, (graph, stone) in list(self.stones.items()):
-            slot = graph.base.producer[path]
-            standing = graph.slots[graph.into[slot]]
-            if standing is None or standing.path != path or standing.kind != stone.kind:
+    def dissolve_stones(self, keep: Callable[[str], bool]) -> None:
+        """Undo the refused ops that nothing took, but those whose class a later step may build on.
+
+        Fused members stay fused; a refused member that comes back stands as a stone of its own.
+        """
+        todo = list(self.stones)
+        while todo:
+            path = todo.pop()
+            if path not in self.stones:
                 continue
-            if not keep(standing):
-                graph.dissolve(standing)
+            graph, kind = self.stones[path]
+            stone = graph.producer(path)
+            if stone is None or stone.path != path or stone.kind != kind:
                 del self.stones[path]
+            elif not keep(kind):
+                del self.stones[path]
+                for part in graph.dissolve(stone):
+                    if part.parts and self._refused(part):
+                        self.stones[part.path] = (graph, part.kind)
+                        todo.append(part.path)
+
+    def _refused(self, op: Op) -> bool:
+        """Whether the last word on an op was that the chip refuses it."""
+        last = [
+            r.outcome
+            for r in self.records
+            if r.root == op.path and r.builds == op.kind and r.outcome != "held"
+        ]
+        return bool(last) and last[-1] == "refused"
+
+    def close(self) -> None:
+        """Undo every refused op that still stands: the graph then holds only what the chip runs whole."""
+        last = {(r.root, r.builds): r.outcome for r in self.records if r.outcome in ("fired", "refused")}
+        for graph in (*self.graph.bodies(), self.graph):
+            todo = [op for op in graph.ops if op.parts]
+            while todo:
+                op = todo.pop()
+                if op.parts and last.get((op.path, op.kind)) == "refused":
+                    todo += graph.dissolve(op)
 
 
-def _last_reader() -> dict[str, int]:
-    """Class -> the last step of the table whose marks or pattern read it."""
+def _last_reader(plan: tuple[Step, ...]) -> dict[str, int]:
+    """Class -> the last step whose marks, pattern or forms read it."""
     last: dict[str, int] = {}
-    for index, rule in enumerate(RULES):
-        compiled = _compiled(rule)
-        for kind in compiled.kinds.union(rule.marks, rule.reads):
+    for index, step in enumerate(plan):
+        for kind in _compiled(step.rule).kinds.union(step.rule.marks, step.rule.reads):
             last[kind] = index
     return last
 
@@ -228,38 +277,26 @@ def optimize(
 
         graph = bind(graph, dims)
     work = Compile(graph.copy(), shim)
-    last = _last_reader()
+    last = _last_reader(plan)
     for index, step in enumerate(plan):
         if progress is not None:
             progress(index, len(plan), step.name)
         if work.stones:
-            work.dissolve_stones(lambda op, now=index: last.get(op.kind, -1) >= now)  # type: ignore[misc]
+            work.dissolve_stones(_wanted_later(last, index, step.rule))
         if step.name in held:
             work.step(step.rule, work.graph.copy(), held=True)
         else:
             work.step(step.rule, work.graph, held=False)
-    while work.stones:
-        before = len(work.stones)
-        work.dissolve_stones(lambda op: False)
-        if len(work.stones) == before:
-            break
-    _close(work)
+    work.close()
     if progress is not None:
         progress(len(plan), len(plan), "done")
-    return Optimized(
-        work.graph, graph, _final(work.records), shim.name, getattr(shim, "sha256", ""), held, names
-    )
+    return Optimized(work.graph, graph, _final(work.records), shim.name, shim.sha256, held, plan)
 
 
-def _close(work: Compile) -> None:
-    """Undo every refused op that still stands: the final graph holds only what the chip runs whole."""
-    refused = {(r.root, r.builds) for r in work.records if r.outcome == "refused"}
-    for graph in (*work.graph.bodies(), work.graph):
-        todo = [op for op in graph.ops if op.parts]
-        while todo:
-            op = todo.pop()
-            if op.parts and (op.path, op.kind) in refused:
-                todo += graph.dissolve(op)
+def _wanted_later(last: Mapping[str, int], now: int, rule: Rule) -> Callable[[str], bool]:
+    """Whether a stone of a class stays: a step from now on reads it, and that step is not held off
+    by a rule that matches primitives."""
+    return lambda kind: not rule.primitives and last.get(kind, -1) >= now
 
 
 def _final(records: list[Record]) -> tuple[Record, ...]:
@@ -294,6 +331,9 @@ def _fused_after_all(record: Record, taken: set[tuple[str, str]]) -> bool:
     """Whether the op that carries the fault is inside a fused op now."""
     miss: Any = record.miss
     if (record.graph, miss.at) in taken:
-        return miss.code not in ("read_elsewhere", "graph_output", "captured") or (record.graph, record.root) in taken
+        return (
+            miss.code not in ("read_elsewhere", "graph_output", "captured")
+            or (record.graph, record.root) in taken
+        )
     takers = [op for op in record.ops if miss.at in op.inputs]
     return bool(takers) and all((record.graph, v) in taken for op in takers for v in op.outputs[:1])

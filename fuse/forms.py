@@ -117,7 +117,15 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
         kind = "rms" if op.kind == "rms_norm" else "layer"
         bias = _operand(op, 2) if kind == "layer" else ""
         return Norm(
-            kind, op.inputs[0], _operand(op, 1), bias, a["eps"], a.get("offset", 0.0), a.get("compute", ""), op.outputs[0], op
+            kind,
+            op.inputs[0],
+            _operand(op, 1),
+            bias,
+            a["eps"],
+            a.get("offset", 0.0),
+            a.get("compute", ""),
+            op.outputs[0],
+            op,
         )
     if sum(bool(out) for out in op.outputs) != 1 or not _last_axis(graph, op):
         return None
@@ -125,10 +133,14 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
     bias = _operand(op, 2) if layer else ""
     compute = "f32" if a.get("stash_type", 1) == 1 and graph.dtype(op.inputs[0]) in ("f16", "bf16") else ""
     eps = a.get("epsilon", 1e-5)
-    return Norm("layer" if layer else "rms", op.inputs[0], _operand(op, 1), bias, eps, 0.0, compute, op.outputs[0], op)
+    return Norm(
+        "layer" if layer else "rms", op.inputs[0], _operand(op, 1), bias, eps, 0.0, compute, op.outputs[0], op
+    )
 
 
-norm = _reads("rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")(_norm)
+norm = _reads(
+    "rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"
+)(_norm)
 
 
 def _product(graph: Graph, op: Op) -> Product | None:
@@ -167,7 +179,9 @@ def _dequantized(graph: Graph, weight: str) -> bool:
     return False
 
 
-product = _reads("MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias")(_product)
+product = _reads("MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias")(
+    _product
+)
 
 _ACTIVATIONS = {
     "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),
@@ -234,7 +248,14 @@ def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
     if op.kind == "add_norm":
         total = op.outputs[1] if len(op.outputs) > 1 else ""
         return AddNorm(
-            a.get("norm", "rms"), *op.inputs[:5], a["eps"], a.get("offset", 0.0), a.get("compute", ""), op.outputs[0], total, op
+            a.get("norm", "rms"),
+            *op.inputs[:5],
+            a["eps"],
+            a.get("offset", 0.0),
+            a.get("compute", ""),
+            op.outputs[0],
+            total,
+            op,
         )
     if any(op.outputs[1:3]):
         return None
@@ -243,12 +264,25 @@ def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
     total = op.outputs[3] if len(op.outputs) > 3 else ""
     eps = op.attrs.get("epsilon", 1e-12)
     x, residual, weight = op.inputs[:3]
-    return AddNorm("layer" if layer else "rms", x, residual, weight, bias, add_bias, eps, 0.0, "", op.outputs[0], total, op)
+    return AddNorm(
+        "layer" if layer else "rms",
+        x,
+        residual,
+        weight,
+        bias,
+        add_bias,
+        eps,
+        0.0,
+        "",
+        op.outputs[0],
+        total,
+        op,
+    )
 
 
-add_norm = _reads("add_norm", "com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization")(
-    _add_norm
-)
+add_norm = _reads(
+    "add_norm", "com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"
+)(_add_norm)
 
 
 def _append(graph: Graph, op: Op) -> Append | None:
@@ -263,5 +297,9 @@ def _attention(graph: Graph, op: Op) -> Op | None:
 
 
 attention = _reads(
-    "attention", "Attention", "com.microsoft.MultiHeadAttention", "com.microsoft.Attention", "com.microsoft.GroupQueryAttention"
+    "attention",
+    "Attention",
+    "com.microsoft.MultiHeadAttention",
+    "com.microsoft.Attention",
+    "com.microsoft.GroupQueryAttention",
 )(_attention)

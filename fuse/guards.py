@@ -24,10 +24,7 @@ def agree(dims: Dims | None, whole: Dims | None) -> bool:
         dims is not None
         and whole is not None
         and len(dims) == len(whole)
-        and all(
-            a == b or (a != 1 and _undecided(a, b))
-            for a, b in zip(dims, whole, strict=True)
-        )
+        and all(a == b or (a != 1 and _undecided(a, b)) for a, b in zip(dims, whole, strict=True))
     )
 
 
@@ -40,7 +37,9 @@ def _undecided(a: object, b: object) -> bool:
 
 def unknown(dims: Dims | None) -> bool:
     """Whether a condition on these dims cannot be decided."""
-    return dims is None or any(isinstance(d, Expr) and any(s.startswith("?") for s in d.symbols) for d in dims)
+    return dims is None or any(
+        isinstance(d, Expr) and any(s.startswith("?") for s in d.symbols) for d in dims
+    )
 
 
 def float_narrower_than_f64(name: str) -> Guard:
@@ -133,7 +132,8 @@ def broadcasts(name: str, whole: str) -> Guard:
         if small is None or big is None or spans(small, big):
             return None
         if len(small) <= len(big) and all(
-            x in (1, y) or _unknown_dim(x) or _unknown_dim(y) for x, y in zip(small, big[len(big) - len(small) :], strict=True)
+            x in (1, y) or _unknown_dim(x) or _unknown_dim(y)
+            for x, y in zip(small, big[len(big) - len(small) :], strict=True)
         ):
             return None
         return Wrong(m[name], f"{dims_text(small)} over {dims_text(big)}")

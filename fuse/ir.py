@@ -26,8 +26,7 @@ SMALL_CONSTANT_BYTES = 64 * 1024
 #: Operators that only rearrange or decode: what they make of constants is a constant too, though it
 #: is never computed here (a slice of packed weights, a transposed embedding, dequantized weights).
 FROM_CONSTANTS = frozenset(
-    "Transpose Reshape Slice Split Squeeze Unsqueeze Flatten Cast CastLike Identity Concat Expand Neg Gather "
-    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()
+    ["Transpose", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze", "Flatten", "Cast", "CastLike", "Identity", "Concat", "Expand", "Neg", "Gather", "DequantizeLinear", "Add", "Sub", "Mul", "Div", "Sqrt", "Reciprocal"]
 )
 
 #: One known element of a small tensor; None where that element is not known.

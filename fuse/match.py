@@ -96,7 +96,9 @@ class Match:
         An attribute that is wrong alike in two places is one fault: exporters write it once.
         """
         held = self.fault
-        if held is not None and (held[:2] == (code, at) or (code == "attribute" and (held[0], *held[2:4]) == (code, want, got))):
+        if held is not None and (
+            held[:2] == (code, at) or (code == "attribute" and (held[0], *held[2:4]) == (code, want, got))
+        ):
             return True
         if self.budget < 1:
             return False
@@ -179,7 +181,9 @@ def _constant(pattern: Constant, path: str) -> Matcher:
     name, want_value, scalar, within = pattern.name, pattern.value, pattern.scalar, pattern.within
     test, want = pattern.test, pattern.want
     label = f"{name}: " if name else ""
-    described = want or (shown(want_value) if want_value is not None else f"{label}a constant" + " of one value" * scalar)
+    described = want or (
+        shown(want_value) if want_value is not None else f"{label}a constant" + " of one value" * scalar
+    )
 
     def match(m: Match, value: str) -> bool:
         graph = m.graph
@@ -189,7 +193,11 @@ def _constant(pattern: Constant, path: str) -> Matcher:
             if not m.budget or not constant_like(graph, value, scalar):
                 return False
             over = value in graph.base.overridable
-            got = "a graph input with a default, which can be overridden" if over else "a value that changes at run time"
+            got = (
+                "a graph input with a default, which can be overridden"
+                if over
+                else "a value that changes at run time"
+            )
             if not m.spend("operand", value, described, got, path):
                 return False
         elif scalar:
@@ -209,7 +217,9 @@ def _constant(pattern: Constant, path: str) -> Matcher:
                 held = m.bound.get(name) if name else None
                 if held is not None and held != value:
                     other = graph.scalar(held)
-                    if other != number and not m.spend("operand", value, f"{label}{shown(other)}", shown(number), path):
+                    if other != number and not m.spend(
+                        "operand", value, f"{label}{shown(other)}", shown(number), path
+                    ):
                         return False
                     return True
         if name:
@@ -312,14 +322,19 @@ def _node(pattern: Node, path: str, order: str = "both") -> Matcher:
 def _times(pattern: Times, path: str) -> Matcher:
     from fuse.product import product_matcher
 
-    factors = [(f, compile_pattern(f, f"{path}.{i}" if path else str(i))) for i, f in enumerate(pattern.factors)]
+    factors = [
+        (f, compile_pattern(f, f"{path}.{i}" if path else str(i))) for i, f in enumerate(pattern.factors)
+    ]
     return product_matcher(factors, pattern.constant, path)
 
 
 def _form(pattern: Form, path: str) -> Matcher:
     function, name, where = pattern.form, pattern.name, pattern.where
     kinds = getattr(function, "kinds", None)
-    inner = [(field, compile_pattern(p, f"{path}.{i}" if path else str(i))) for i, (field, p) in enumerate(pattern.operands)]
+    inner = [
+        (field, compile_pattern(p, f"{path}.{i}" if path else str(i)))
+        for i, (field, p) in enumerate(pattern.operands)
+    ]
 
     def match(m: Match, value: str) -> bool:
         op = m.graph.producer(value)
@@ -362,7 +377,7 @@ def _star(pattern: Star, path: str) -> Matcher:
     for step in pattern.steps:
         for option in step.pattern.options if isinstance(step.pattern, Alternatives) else (step.pattern,):
             for matcher in _step_matchers(option, path):
-                for kind in option.kinds if isinstance(option, Node) else getattr(option, "form").kinds:
+                for kind in option.kinds if isinstance(option, Node) else _form_kinds(option):
                     by_kind.setdefault(kind, []).append((step.name, matcher))
     name, resizes = pattern.name, pattern.resizes
 
@@ -371,12 +386,12 @@ def _star(pattern: Star, path: str) -> Matcher:
             op = m.graph.producer(value) if depth < STAR_LIMIT else None
             options: list[Matcher] = [inner]
             if op is not None:
-                options += [step(depth, key, matcher) for key, matcher in by_kind.get(op.kind, ())]
+                options += [take(depth, key, matcher) for key, matcher in by_kind.get(op.kind, ())]
             return best_of(m, value, options)
 
         return match
 
-    def step(depth: int, key: str, matcher: Matcher) -> Matcher:
+    def take(depth: int, key: str, matcher: Matcher) -> Matcher:
         def match(m: Match, value: str) -> bool:
             before, ops = m.bound, len(m.ops)
             m.hole = ""
@@ -391,6 +406,10 @@ def _star(pattern: Star, path: str) -> Matcher:
         return match
 
     return walk(0)
+
+
+def _form_kinds(option: Pattern) -> frozenset[str]:
+    return frozenset(getattr(option.form, "kinds", ())) if isinstance(option, Form) else frozenset()
 
 
 def _step_matchers(option: Pattern, path: str) -> list[Matcher]:

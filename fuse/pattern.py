@@ -7,7 +7,7 @@ operator match in either order; they are tried as written, so write the most tel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,17 +159,25 @@ def times(*factors: Pattern, constant: float = 1.0) -> Times:
     return Times(factors, constant)
 
 
-def form(function: Callable[..., Any], name: str, where: Callable[[Any], bool] | None = None, **operands: Pattern) -> Form:
+def form(
+    function: Callable[..., Any], name: str, where: Callable[[Any], bool] | None = None, **operands: Pattern
+) -> Form:
     return Form(function, name, tuple(operands.items()), where)
 
 
-def star(name: str, steps: dict[str, Pattern], inner: Pattern, resizes: Sequence[str] = ()) -> Star:
+def star(name: str, steps: Mapping[str, Pattern], inner: Pattern, resizes: Sequence[str] = ()) -> Star:
     return Star(name, tuple(Step(key, value) for key, value in steps.items()), inner, frozenset(resizes))
 
 
 Add, Sub, Mul, Div, Pow = kind("Add"), kind("Sub"), kind("Mul"), kind("Div"), kind("Pow")
 Max, Min, Clip, Neg = kind("Max"), kind("Min"), kind("Clip"), kind("Neg")
-Sqrt, Reciprocal, Erf, Tanh, Sigmoid = kind("Sqrt"), kind("Reciprocal"), kind("Erf"), kind("Tanh"), kind("Sigmoid")
+Sqrt, Reciprocal, Erf, Tanh, Sigmoid = (
+    kind("Sqrt"),
+    kind("Reciprocal"),
+    kind("Erf"),
+    kind("Tanh"),
+    kind("Sigmoid"),
+)
 ReduceMean, ReduceSum, ReduceL2 = kind("ReduceMean"), kind("ReduceSum"), kind("ReduceL2")
 ReduceSumSquare = kind("ReduceSumSquare")
 Cast, Where, IsNaN, Softmax = kind("Cast"), kind("Where"), kind("IsNaN"), kind("Softmax")

@@ -138,19 +138,30 @@ def product_matcher(factors: Sequence[tuple[Pattern, Matcher]], constant: float,
             return True
         if not tree.constants:
             return False
-        at, number, taker = min(tree.constants, key=lambda c: abs(c[1] * constant / total - 1) if total else 0.0)
+        at, number, taker = min(
+            tree.constants, key=lambda c: abs(c[1] * constant / total - 1) if total else 0.0
+        )
         at, number, taker = tree.constants[-1] if len(tree.constants) == 1 else (at, number, taker)
         want = constant / (total / number) if total else constant
         inverse = taker.kind == "Div" and taker.inputs[1] == at
         return m.spend(
-            "operand", at, shown(1 / want if inverse and want else want), shown(1 / number if inverse else number), path
+            "operand",
+            at,
+            shown(1 / want if inverse and want else want),
+            shown(1 / number if inverse else number),
+            path,
         )
 
     def _wrong_power(m: Match, tree: _Tree, left: list[tuple[str, Op]]) -> bool:
         """A power of x other than the wanted one, at a Pow's exponent."""
         power = next((op for op in tree.ops if op.kind == "Pow"), None)
         wanted = {m.bound.get(p.name) for p in plain}
-        if power is None or not m.budget or not plain or any(v not in wanted and None not in wanted for v, _ in left):
+        if (
+            power is None
+            or not m.budget
+            or not plain
+            or any(v not in wanted and None not in wanted for v, _ in left)
+        ):
             return False
         exponent = float(m.graph.scalar(power.inputs[1]) or 0)
         want = exponent + len(plain) - len(left)

@@ -56,7 +56,9 @@ class CompiledRule:
 
 def compile_rule(rule: Rule) -> CompiledRule:
     if not isinstance(rule.finds, Pattern):
-        return CompiledRule(rule, None, frozenset(), frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0)
+        return CompiledRule(
+            rule, None, frozenset(), frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0
+        )
     roots = root_kinds(rule.finds)
     near = roots.union(*(family for family in FAMILIES if not family.isdisjoint(roots)))
     height = max(depth_of(rule.finds, frozenset({mark})) for mark in rule.marks)
@@ -127,7 +129,7 @@ class Sweep:
                     if tried and refused is None:
                         self._explain_larger(roots[:tried], match.root, mark)
                     return True
-        if refused is None:
+        if refused is None or self.compiled.rule.only_whole:
             return False
         self.commit(self.compiled.rule, self.graph, *refused)
         return True
@@ -201,7 +203,9 @@ class Sweep:
         """Why a larger form stopped where a smaller one now stands: explained with that undone."""
         graph = self.graph
         above = {slot for slot in graph.readers(root)}
-        above |= {s for slot in above for v in getattr(graph.slots[slot], "outputs", ()) for s in graph.readers(v)}
+        above |= {
+            s for slot in above for v in getattr(graph.slots[slot], "outputs", ()) for s in graph.readers(v)
+        }
         larger = [op for op in roots if op.slot in above]
         fused = graph.producer(root)
         if not larger or fused is None or not fused.parts:
@@ -244,7 +248,12 @@ class Sweep:
             if fault.code == "op" and any(guard.check(match) for guard in self.compiled.rule.needs):
                 continue
             wrong = int(fault.code == "op")
-            ops = tuple(sorted({leaf.slot: leaf for op in match.ops for leaf in leaves(op)}.values(), key=lambda o: o.slot))
+            ops = tuple(
+                sorted(
+                    {leaf.slot: leaf for op in match.ops for leaf in leaves(op)}.values(),
+                    key=lambda o: o.slot,
+                )
+            )
             return Near(root.outputs[0], fault, ops, of - wrong, of)
         return None
 
@@ -311,7 +320,9 @@ def _reader_fault(graph: Graph, value: str, parts: dict[int, Op]) -> Fault | Non
             assert reader is not None
             called = reader.name or reader.outputs[0]
             if captured and any(graph.into[c] == slot for c in captured):
-                return Fault("captured", value, "read only inside the match", f"also read by a subgraph of {called}")
+                return Fault(
+                    "captured", value, "read only inside the match", f"also read by a subgraph of {called}"
+                )
             return Fault("read_elsewhere", value, "read only inside the match", f"also read by {called}")
     return None
 
@@ -320,7 +331,11 @@ def _order_fault(graph: Graph, parts: tuple[Op, ...], reads: list[str], kept: li
     base = graph.base
     own = {leaf.slot for part in parts for leaf in leaves(part)}
     readers = [
-        (min(slot, graph.into[slot]), slot) for v in kept if v for slot in base.readers.get(v, ()) if slot not in own
+        (min(slot, graph.into[slot]), slot)
+        for v in kept
+        if v
+        for slot in base.readers.get(v, ())
+        if slot not in own
     ]
     made = [(max(base.producer[v], graph.into[base.producer[v]]), v) for v in reads if v in base.producer]
     late = max(made, default=(0, kept[0]))[1]
@@ -337,7 +352,10 @@ def _take_side_chains(graph: Graph, parts: dict[int, Op], outputs: set[str]) -> 
         op = graph.producer(value) if value else None
         if op is None or op.slot in parts or op.parts or graph.dtype(value) not in INTEGERS:
             continue
-        if any(v and (v in outputs or graph.dtype(v) not in INTEGERS or _read_outside(graph, v, parts)) for v in op.outputs):
+        if any(
+            v and (v in outputs or graph.dtype(v) not in INTEGERS or _read_outside(graph, v, parts))
+            for v in op.outputs
+        ):
             continue
         parts[op.slot] = op
         todo += op.inputs

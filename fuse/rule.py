@@ -82,6 +82,10 @@ class Rule:
     classes: tuple[str, ...] = ()
     #: Kinds that `builds` or a walk asks forms about, beside those of the pattern.
     reads: tuple[str, ...] = ()
+    #: The rule matches primitives only: refused ops that nobody took are undone before it.
+    primitives: bool = False
+    #: Nothing is put where the chip refuses (a chip's own rule).
+    only_whole: bool = False
     since: str = "0.1"
 
     @property
@@ -103,7 +107,10 @@ def absorb_cast(m: Match, value: str, built_parts: list[Op]) -> tuple[str, Op | 
     op = m.graph.producer(value)
     if op is None or op.kind != "Cast" or m.graph.is_output(value):
         return value, None
-    if m.graph.dtype(op.inputs[0]) not in ("f16", "bf16", "f32") or m.graph.dtype(value) not in ("f32", "f64"):
+    if m.graph.dtype(op.inputs[0]) not in ("f16", "bf16", "f32") or m.graph.dtype(value) not in (
+        "f32",
+        "f64",
+    ):
         return value, None
     own = {part.slot for part in built_parts}
     if any(slot not in own for slot in m.graph.readers(value)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fuse.ir import Graph, Op
 from fuse.types import Type
@@ -46,11 +47,27 @@ class Refused(NamedTuple):
     limits: tuple[Limit, ...]
 
 
+class ChipRule(NamedTuple):
+    """A chip's own rule: sets kernel attributes on ops of one class that meet a condition.
+
+    place: before or after the shared rule `beside`, or closing (after all of them).
+    """
+
+    name: str
+    place: Literal["before", "after", "closing"]
+    beside: str
+    builds: str
+    sets: Mapping[str, Any]
+    applies: Callable[[Candidate], bool]
+    why: str
+
+
 class Shim(Protocol):
     """One chip."""
 
     name: str
     sha256: str
+    chip_rules: tuple[ChipRule, ...]
 
     def judge(self, candidate: Candidate) -> Whole | Refused:
         """Whether the chip runs this candidate whole."""

@@ -67,7 +67,8 @@ fast_gelu = Rule(
     """gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 
     Eight kernels become one, in each of the exporters' factorings.""",
-    finds=times(Add(tanh, constant(1)), x, constant=0.5) | times(Add(times(tanh, constant=0.5), constant(0.5)), x),
+    finds=times(Add(tanh, constant(1)), x, constant=0.5)
+    | times(Add(times(tanh, constant=0.5), constant(0.5)), x),
     marks=("Tanh",),
     needs=(float_type("x"),),
     builds=lambda m: Built("fast_gelu", (m["x"],), {}),

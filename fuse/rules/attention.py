@@ -182,7 +182,10 @@ def _adds_nothing(graph: Graph, value: str) -> bool:
     """Whether an added mask is zero everywhere: chosen by a condition that is always true."""
     op = graph.producer(value)
     return (
-        op is not None and op.kind == "Where" and _always_true(graph, op.inputs[0]) and graph.scalar(op.inputs[1]) == 0
+        op is not None
+        and op.kind == "Where"
+        and _always_true(graph, op.inputs[0])
+        and graph.scalar(op.inputs[1]) == 0
     )
 
 
@@ -251,8 +254,8 @@ def any_order(axes: frozenset[str]) -> Stops:
 
 def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stops) -> tuple[str, Layout, Dim]:
     """Down from an operand through layout operators and scalar factors that only the match reads."""
-    graph, groups = m.graph, 1  # type: ignore[assignment]
-    repeats: Dim = groups
+    graph = m.graph
+    repeats: Dim = 1
     while True:
         own = {op.slot for op in (*m.ops, *reading.also)}
         value, layout, spread, ops = lay.walk(graph, value, layout, own, stops)
@@ -266,7 +269,12 @@ def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stop
             return value, layout, repeats
         at = 1 if graph.scalar(op.inputs[1]) is not None else 0
         number = graph.scalar(op.inputs[at])
-        if number is None or (op.kind == "Div" and at == 0) or not number or graph.dims(op.inputs[1 - at]) != graph.dims(value):
+        if (
+            number is None
+            or (op.kind == "Div" and at == 0)
+            or not number
+            or graph.dims(op.inputs[1 - at]) != graph.dims(value)
+        ):
             return value, layout, repeats
         reading.scale *= float(number) if op.kind == "Mul" else 1 / float(number)
         reading.also.append(op)
@@ -322,12 +330,14 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
         return None
     score, out = both
     reading = read_scores(m, score)
-    if reading is None or graph.is_constant(m["q"]) and graph.is_constant(m["k"]):
+    if reading is None or (graph.is_constant(m["q"]) and graph.is_constant(m["k"])):
         return None
     for step in reversed(m.taken("probabilities")):
         if step.step == "reshape":
             shape = graph.dims(step.value)
-            again = None if shape is None else lay.regroup([a for axis in reading.layout for a in axis], shape)
+            again = (
+                None if shape is None else lay.regroup([a for axis in reading.layout for a in axis], shape)
+            )
             if again is None:
                 return None
             reading.layout = again
@@ -357,21 +367,28 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
         return None
     result = (*reading.layout[:-2], *_rename(lay.layout_of(v_dims, values[1]), {"t": "s"})[-2:])
     by_letter = {atom.letter: axis for axis in (*reading.layout, *result) for atom in axis}
-    result = tuple(by_letter.get(name, by_letter.get(name[0])) for name in values[2].split()) if out.kind == "Einsum" else (
-        *reading.layout[:-1],
-        (Atom("d", v_dims[[*values[1].split()].index("d")]),),
-    )
+    if out.kind == "Einsum":
+        result = tuple(by_letter[name if name in by_letter else name[0]] for name in values[2].split())
+    else:
+        result = (*reading.layout[:-1], (Atom("d", v_dims[values[1].split().index("d")]),))
     shaped = _result(m, out, result)
     if shaped is None:
         return None
     heads = _heads(q_layout, reading.layout, shaped)
     if not heads and any("hd" in lay.text(x).split() for x in (q_layout, k_layout, v_layout)):
         return None
-    return _built(m, reading, (q_value, k_value, v_value), (q_layout, k_layout, v_layout, shaped), heads, k_groups)
+    return _built(
+        m, reading, (q_value, k_value, v_value), (q_layout, k_layout, v_layout, shaped), heads, k_groups
+    )
 
 
 def _built(
-    m: Match, reading: Reading, operands: tuple[str, str, str], layouts: tuple[Layout, ...], heads: int, groups: int
+    m: Match,
+    reading: Reading,
+    operands: tuple[str, str, str],
+    layouts: tuple[Layout, ...],
+    heads: int,
+    groups: int,
 ) -> Built:
     graph = m.graph
     masks = list(reversed(reading.masks))

@@ -8,7 +8,7 @@ from fuse import forms
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import Concat, anything, form
-from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rule import Built, Rule, Wrong
 
 
 def from_outside(graph: Graph, value: str) -> bool:
@@ -94,7 +94,9 @@ rope_kv_append = Rule(
 
 
 def _normed_form(graph: Graph, op: Op) -> Any:
-    return forms.Rope(op.inputs[0], op.inputs[3], op.inputs[4], op.inputs[5], dict(op.attrs), op.outputs[0], op)
+    return forms.Rope(
+        op.inputs[0], op.inputs[3], op.inputs[4], op.inputs[5], dict(op.attrs), op.outputs[0], op
+    )
 
 
 _normed_form.kinds = frozenset({"qk_norm_rope"})  # type: ignore[attr-defined]

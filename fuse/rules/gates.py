@@ -11,10 +11,9 @@ from fuse.rule import Built, Rule, Wrong, guard
 
 #: Activation of the gate -> the class.
 GATES = {"silu": "swiglu", "gelu": "geglu", "fast_gelu": "geglu", "quick_gelu": "geglu", "relu": "reglu"}
-_PASSES = frozenset("Reshape Transpose Cast Squeeze Unsqueeze Slice Split Gather Clip".split())
+_PASSES = frozenset(["Reshape", "Transpose", "Cast", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Clip"])
 _PRODUCTS = forms.product.kinds | frozenset(
-    "MatMul MatMulInteger QLinearMatMul merged_qkv merged_gate_up merged_products quantized_matmul Einsum "
-    "com.microsoft.MatMulNBits com.microsoft.MatMulIntegerToFloat com.microsoft.DynamicQuantizeMatMul".split()
+    ["MatMul", "MatMulInteger", "QLinearMatMul", "merged_qkv", "merged_gate_up", "merged_products", "quantized_matmul", "Einsum", "com.microsoft.MatMulNBits", "com.microsoft.MatMulIntegerToFloat", "com.microsoft.DynamicQuantizeMatMul"]
 )
 #: Ops that scale or shift a product's result by something narrower: still that product.
 _EPILOGUES = frozenset({"Add", "Mul"})
@@ -53,7 +52,11 @@ def halves_are_one_width(m: Match) -> Wrong | None:
     if not _is_gate(m):
         return None
     gate, up = m.graph.dims(m["act"].x), m.graph.dims(m["up"])
-    return None if gate is not None and gate == up else Wrong(m["up"], f"{dims_text(up)} beside {dims_text(gate)}")
+    return (
+        None
+        if gate is not None and gate == up
+        else Wrong(m["up"], f"{dims_text(up)} beside {dims_text(gate)}")
+    )
 
 
 def _is_gate(m: Match) -> bool:
@@ -82,7 +85,14 @@ def _one_activation(graph: Graph, one: str, two: str) -> bool:
 def _root(graph: Graph, value: str) -> str:
     for _ in range(8):
         op = graph.producer(value)
-        if op is None or op.kind not in ("Reshape", "Unsqueeze", "Squeeze", "Transpose", "Expand", "DynamicQuantizeLinear"):
+        if op is None or op.kind not in (
+            "Reshape",
+            "Unsqueeze",
+            "Squeeze",
+            "Transpose",
+            "Expand",
+            "DynamicQuantizeLinear",
+        ):
             return value
         value = op.inputs[0]
     return value

@@ -30,7 +30,10 @@ def one_addend_is_the_sum(m: Match) -> Wrong | None:
     for value in (m["a"], m["b"]):
         if agree(m.graph.dims(value), dims):
             return None
-    return Wrong(m["a"], f"{dims_text(m.graph.dims(m['a']))} and {dims_text(m.graph.dims(m['b']))} for {dims_text(dims)}")
+    return Wrong(
+        m["a"],
+        f"{dims_text(m.graph.dims(m['a']))} and {dims_text(m.graph.dims(m['b']))} for {dims_text(dims)}",
+    )
 
 
 def _total(m: Match) -> str:

@@ -1,12 +1,12 @@
-"""Norms from primitives: rms_norm, layer_norm, l2_norm."""
+"""Norms over the last axis from primitives: rms_norm, layer_norm, l2_norm."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fuse import forms
-from fuse.guards import casts_to_float, float_narrower_than_f64, same_type, spans_last_axis
-from fuse.match import Match
+from fuse.guards import casts_to_float, dims_text, float_narrower_than_f64, same_type, spans_last_axis
+from fuse.match import Match, close
 from fuse.pattern import (
     HOLE,
     LAST,
@@ -24,6 +24,7 @@ from fuse.pattern import (
     ReduceMean,
     ReduceSum,
     ReduceSumSquare,
+    Reshape,
     Sqrt,
     Sub,
     anything,
@@ -31,7 +32,7 @@ from fuse.pattern import (
     form,
     star,
 )
-from fuse.rule import Built, Rule, absorb_cast
+from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
 
 x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bias", scalar=False)
 eps = constant("eps")
@@ -117,6 +118,65 @@ whitened = over_root_mean_square(centred)
 _of_centred = form(forms.norm, "inner", where=lambda n: n.norm == "rms" and not n.offset, x=centred)
 
 
+# The same from sums, as JAX writes it: the variance is the mean square less the squared mean, kept from
+# below zero, and what was reduced away is put back by a reshape and a broadcast.
+per_width = constant("per_width", test=lambda number: number > 0, want="per_width: 1 over the last axis")
+width = constant("width", test=lambda number: number > 0, want="width: the last axis")
+
+
+def averaged(total: Pattern) -> Pattern:
+    return Mul(total, per_width) | Div(total, width)
+
+
+PUT_BACK = {"reshape": Reshape(HOLE), "expand": Expand(HOLE)}
+CLAMPED = PUT_BACK | {"clamp": Max(HOLE, constant(0))}
+sum_of_squares = ReduceSum(squared(x), axes=LAST) | ReduceSumSquare(x, axes=LAST)
+mean = averaged(ReduceSum(x, axes=LAST))
+variance = star("restored", CLAMPED, Sub(averaged(sum_of_squares), squared(mean)), resizes=list(PUT_BACK))
+deviation = Sqrt(Add(variance, eps))
+inverse_deviation = Reciprocal(deviation) | Div(constant(1), deviation)
+put_back_mean = star("restored", PUT_BACK, mean, resizes=list(PUT_BACK))
+by_sums = Mul(Mul(inverse_deviation, weight) | inverse_deviation, Sub(x, put_back_mean))
+
+
+def average_is_over_the_width(m: Match) -> Wrong | None:
+    """the factor of the sums is one over the last axis"""
+    name = "per_width" if m.get("per_width") else "width"
+    if not m.get(name):
+        return None
+    dims = m.graph.dims(m["x"])
+    last = dims[-1] if dims else None
+    number = float(m.number(name))
+    if isinstance(last, int) and close(number, 1 / last if name == "per_width" else float(last)):
+        return None
+    return Wrong(m[name], f"{number:.7g} for a last axis of {'unknown' if last is None else last}")
+
+
+def sums_are_put_back(m: Match) -> Wrong | None:
+    """what was summed stands again beside each row, with a last axis of one"""
+    whole = m.graph.dims(m["x"])
+    for step in (step for step in m.taken("restored") if step.step != "clamp"):
+        dims = m.graph.dims(step.value)
+        # A vector of rows that becomes a column has as many rows; of more axes each must be known.
+        if dims is None or whole is None or len(dims) != len(whole) or dims[-1] != 1:
+            return Wrong(step.value, dims_text(dims))
+        if len(dims) > 2 and dims[:-1] != whole[:-1]:
+            return Wrong(step.value, f"{dims_text(dims)} beside {dims_text(whole)}")
+    if m.get("per_width") or m.get("width"):
+        return _kept(m, whole is not None and len(whole) > 1)
+    return None
+
+
+def _kept(m: Match, has_rows: bool) -> Wrong | None:
+    """Sums that dropped their axis must be put back, or they meet the last axis of x."""
+    for op in m.ops:
+        if op.kind in ("ReduceSum", "ReduceSumSquare") and op.attrs.get("keepdims", 1) == 0:
+            steps = [step for step in m.taken("restored") if step.step == "reshape"]
+            if has_rows and len(steps) < 2:
+                return Wrong(op.outputs[0], "an axis dropped")
+    return None
+
+
 def with_bias(norm: Pattern) -> Pattern:
     return star("casts", CASTS, Add(norm, bias)) | norm
 
@@ -135,14 +195,16 @@ layer_norm = Rule(
     """x less its mean, over its standard deviation along the last axis, times weight, plus bias
 
     Seven to ten kernels become one; it is also an rms norm of x - mean written as a native operator.""",
-    finds=with_bias(scaled(whitened) | _of_centred),
-    marks=("ReduceMean",),
+    finds=with_bias(scaled(whitened) | _of_centred | by_sums),
+    marks=("ReduceMean", "ReduceSum"),
     needs=(
         float_narrower_than_f64("x"),
         same_type("x", "eps"),
         spans_last_axis("weight"),
         spans_last_axis("bias"),
         casts_to_float("casts"),
+        guard(average_is_over_the_width),
+        guard(sums_are_put_back),
     ),
     builds=_layer,
     reads=tuple(sorted(forms.norm.kinds)),

@@ -52,7 +52,11 @@ def layout_leaves_rows(m: Match) -> Wrong | None:
     for step in m.taken("layout"):
         op = m.graph.producer(step.value)
         dims = m.graph.dims(step.value)
-        moved = op is not None and op.kind == "Transpose" and op.attrs.get("perm", (0,))[-1] != len(op.attrs.get("perm", ())) - 1
+        moved = (
+            op is not None
+            and op.kind == "Transpose"
+            and op.attrs.get("perm", (0,))[-1] != len(op.attrs.get("perm", ())) - 1
+        )
         if dims is None or not dims or dims[-1] != width or moved:
             return Wrong(step.value, dims_text(dims))
     return None
@@ -72,7 +76,9 @@ matmul_bias = Rule(
     finds=Add(star("layout", LAYOUT_STEPS, plain_product, resizes=["reshape", "transpose"]), bias),
     marks=tuple(sorted(forms.product.kinds - {"matmul_bias", "com.microsoft.MatMulNBits"})),
     needs=(guard(bias_is_a_row), guard(layout_leaves_rows)),
-    builds=lambda m: Built("matmul_bias", (m["product"].x, m["product"].weight, m["bias"]), product_attrs(m["product"])),
+    builds=lambda m: Built(
+        "matmul_bias", (m["product"].x, m["product"].weight, m["bias"]), product_attrs(m["product"])
+    ),
     reads=tuple(sorted(forms.product.kinds)),
 )
 
@@ -88,7 +94,11 @@ def _members(graph: Graph, x: str) -> list[forms.Product]:
         product = forms.product(graph, op)
         if product is None or not product.plain or product.x != x or product.trans_x:
             continue
-        if product.alpha != 1.0 or product.beta != 1.0 or (op.kind == "matmul_bias" and graph.dims(x) is None):
+        if (
+            product.alpha != 1.0
+            or product.beta != 1.0
+            or (op.kind == "matmul_bias" and graph.dims(x) is None)
+        ):
             continue
         found.append(product)
     found.sort(key=lambda p: p.op.slot)
@@ -126,8 +136,12 @@ def _group(graph: Graph, name: str, members: list[forms.Product]) -> Match:
     return match
 
 
-_PASSES = forms.rope.kinds | forms.norm.kinds | frozenset(
-    "Transpose Reshape Squeeze Unsqueeze Expand Cast Mul Div Add kv_append Concat rope qk_norm".split()
+_PASSES = (
+    forms.rope.kinds
+    | forms.norm.kinds
+    | frozenset(
+        ["Transpose", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Cast", "Mul", "Div", "Add", "kv_append", "Concat", "rope", "qk_norm"]
+    )
 )
 
 
@@ -171,7 +185,7 @@ def find_qkv(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
             yield _group(graph, "merged_qkv", members)
 
 
-_GATE_PASSES = frozenset("Reshape Cast Split Slice Clip".split())
+_GATE_PASSES = frozenset(["Reshape", "Cast", "Split", "Slice", "Clip"])
 
 
 def find_gate_up(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
@@ -197,7 +211,8 @@ def _product_below(graph: Graph, value: str) -> forms.Product | None:
         if op is None:
             return None
         if op.kind in forms.product.kinds:
-            return forms.product(graph, op)
+            found: forms.Product | None = forms.product(graph, op)
+            return found
         if op.kind not in _GATE_PASSES:
             return None
         value = op.inputs[0]
@@ -251,7 +266,12 @@ merged_products = Rule(
 act = form(
     forms.activation,
     "act",
-    x=star("layout", {"reshape": Reshape(HOLE)}, form(forms.product, "product", where=lambda p: p.plain and bool(p.bias)), ["reshape"]),
+    x=star(
+        "layout",
+        {"reshape": Reshape(HOLE)},
+        form(forms.product, "product", where=lambda p: p.plain and bool(p.bias)),
+        ["reshape"],
+    ),
 )
 
 
@@ -305,7 +325,11 @@ def _feeds_a_norm(graph: Graph, value: str) -> bool:
 def _later_product(graph: Graph, m: Match) -> bool:
     """Whether the other addend is a product made later: then that one takes the residual."""
     other = graph.producer(m["residual"])
-    if other is None or other.kind not in forms.product.kinds or graph.readers(m["residual"]) != graph.readers(m["product"].out):
+    if (
+        other is None
+        or other.kind not in forms.product.kinds
+        or graph.readers(m["residual"]) != graph.readers(m["product"].out)
+    ):
         return False
     return other.slot > m["product"].op.slot and forms.product(graph, other) is not None
 
@@ -321,4 +345,3 @@ matmul_residual = Rule(
     builds=_with_residual,
     reads=tuple(sorted(forms.product.kinds | forms.norm.kinds)),
 )
-

@@ -89,7 +89,13 @@ def _slice_bounds(graph: Graph, op: Op, rank: int) -> tuple[int, int, int] | Non
 
     starts, stops = read("starts", 1), read("ends", 2)
     axes, steps = read("axes", 3), read("steps", 4)
-    if starts is None or stops is None or len(starts) != 1 or not isinstance(starts[0], int) or not isinstance(stops[0], int):
+    if (
+        starts is None
+        or stops is None
+        or len(starts) != 1
+        or not isinstance(starts[0], int)
+        or not isinstance(stops[0], int)
+    ):
         return None
     axis = axes[0] if axes else 0
     step = steps[0] if steps else 1
@@ -135,7 +141,12 @@ def halves_make_the_whole(m: Match) -> Wrong | None:
     full = width[-1] if width else None
     if one[0] != two[0]:
         return Wrong(at, f"parts of {one[0]} and {two[0]}")
-    half = isinstance(full, int) and full % 2 == 0 and one[1:] == (0, full // 2, 1) and two[1:] == (full // 2, full, 1)
+    half = (
+        isinstance(full, int)
+        and full % 2 == 0
+        and one[1:] == (0, full // 2, 1)
+        and two[1:] == (full // 2, full, 1)
+    )
     pairs = isinstance(full, int) and one[1:] == (0, full, 2) and two[1:] == (1, full, 2)
     if half or pairs:
         joined_as_pairs = any(op.kind == "Unsqueeze" for op in m.ops)
@@ -220,7 +231,9 @@ def _rope(m: Match) -> Built | None:
         parts = {op.slot for op in (*m.ops, *also)}
         chain = [cut] if _below_cast(graph, value) == value else [graph.producer(value), cut]
         for op in chain:
-            if op is None or any(slot not in parts for out in op.outputs for slot in graph.readers(out) if out):
+            if op is None or any(
+                slot not in parts for out in op.outputs for slot in graph.readers(out) if out
+            ):
                 return None
             also.append(op)
             parts.add(op.slot)
@@ -248,6 +261,11 @@ rope = Rule(
     neighbours; cos and sin are any two values that broadcast over heads.""",
     finds=star("casts", CASTS, partial) | star("casts", CASTS, any_rotation),
     marks=("Concat",),
-    needs=(guard(halves_make_the_whole), guard(rest_completes), guard(tables_broadcast), casts_to_float("casts")),
+    needs=(
+        guard(halves_make_the_whole),
+        guard(rest_completes),
+        guard(tables_broadcast),
+        casts_to_float("casts"),
+    ),
     builds=_rope,
 )

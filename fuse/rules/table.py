@@ -52,3 +52,9 @@ RULES: tuple[Rule, ...] = (
     rope_kv_append,
     qk_norm_rope_kv_append,
 )
+
+#: After the shared rules: what becomes possible once a product's activation is quantized where it is read.
+LATE: tuple[Rule, ...] = ()
+
+#: Always the last step: the choice of the next token moves the step on.
+ADVANCE: tuple[Rule, ...] = ()
