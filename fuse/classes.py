@@ -9,6 +9,7 @@ all that the attributes count. Attributes with a default are left out of an op w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: Marks an attribute that every op of the class must carry.
@@ -76,6 +77,52 @@ _MERGED = {
 }
 _PERM = {"perm": Attr((), "the transpose between norm and rotation (none: they touch)")}
 _AXIS = {"axis": Attr(REQUIRED, "the sequence axis the rows are joined on, from the end (negative)")}
+
+_MIXTURE = {
+    "experts": Attr(REQUIRED, "experts in all"),
+    "k": Attr(REQUIRED, "experts that each row is given to"),
+    "scoring": Attr(
+        "softmax", "what makes weights of scores: softmax; softmax_chosen (over the chosen); sigmoid; none"
+    ),
+    "routing_compute": Attr("", "element type the routing computes in; empty: the type of scores"),
+    "selection": Attr(
+        "scores",
+        "what the k are chosen by: scores (their weights); biased (plus choice, one an expert); "
+        "grouped (biased, in the best groups only); separate (choice, a row of values an expert)",
+    ),
+    "groups": Attr(0, "groups of experts (grouped)"),
+    "kept_groups": Attr(0, "groups that experts are chosen from"),
+    "group_best": Attr(2, "experts whose values sum to a group's own"),
+    "group_fill": Attr(0.0, "what replaces the values of experts outside the kept groups"),
+    "renormalize": Attr(False, "the weights of the chosen are divided by their sum"),
+    "sum_eps": Attr(0.0, "added to that sum"),
+    "route_scale": Attr(1.0, "scales the weights"),
+    "stacked": Attr(True, "the experts' weights are one tensor with a leading expert axis, not one each"),
+    "gating": Attr(
+        "halves",
+        "none: down(act(first)); two: down(act(first) second); halves, lanes: first gives gate then "
+        "up, in halves or in turn; halves_up_first, lanes_up_first: up then gate",
+    ),
+    "act": Attr("silu", "the activation, of the gate where there is one"),
+    "act_alpha": Attr(1.0, "its slope (quick_gelu)"),
+    "limit": Attr(0.0, "gate is at most this, up between this and its negative; 0: no limit"),
+    "up_offset": Attr(0.0, "added to up"),
+    "trans_first": Attr(0, "1: an expert's first weight is [out, in]"),
+    "trans_second": Attr(0, "1: an expert's second weight is [out, in]"),
+    "trans_down": Attr(0, "1: an expert's last weight is [out, in]"),
+    "expert_biases": Attr((0, 0, 0), "1 where the first, second and last product of an expert have a bias"),
+}
+_EXPERTS = "first* second* down* first_bias* second_bias* down_bias*"
+
+
+def expert_counts(attrs: Mapping[str, Any]) -> dict[str, int]:
+    """How many operands stand for each operand of a mixture that ends in `*`, in order."""
+    each = 1 if attrs.get("stacked", True) else int(attrs["experts"])
+    biases = attrs.get("expert_biases", (0, 0, 0))
+    second = int(attrs.get("gating", "halves") == "two")
+    given = (1, second, 1, biases[0], second * biases[1], biases[2])
+    return {name.removesuffix("*"): each * count for name, count in zip(_EXPERTS.split(), given, strict=True)}
+
 
 CLASSES: dict[str, FusedClass] = {
     c.name: c
@@ -248,6 +295,47 @@ CLASSES: dict[str, FusedClass] = {
             "a head's norm and rotation landing in a cache's rows",
             attrs=_NORM | _ROPE | _PERM | _AXIS,
             composed_of=("rope_kv_append", "qk_norm_rope", "kv_append"),
+        ),
+        _declare(
+            "moe",
+            f"x scores choice {_EXPERTS}",
+            "each row of x through the k experts its scores choose, the results weighted and summed",
+            attrs=_MIXTURE,
+            composed_of=("moe_gather_in_operand",),
+        ),
+        _declare(
+            "moe_shared",
+            f"x scores choice shared shared_gate {_EXPERTS}",
+            "a mixture plus what a shared expert gives, perhaps times the sigmoid of its gate's score",
+            attrs=_MIXTURE,
+            composed_of=("moe",),
+        ),
+        _declare(
+            "router_shared_gate_merge",
+            "x weight* bias*",
+            "a router's product and the product of a shared expert's gate, of one x, as one",
+            "router gate",
+            _MERGED,
+        ),
+        _declare(
+            "moe_gather_in_operand",
+            "x weight indices",
+            "each row of x times the weight of the expert that its index names, read in place",
+            attrs={
+                "repeats": Attr(1, "indices a row of x: row n // repeats of x meets index n"),
+                "trans_weight": Attr(0, "1: an expert's weight is [out, in]"),
+            },
+        ),
+        _declare(
+            "moe_block",
+            f"x router router_bias choice shared shared_gate {_EXPERTS}",
+            "the router's product, the mixture and what a shared expert gives, as one",
+            attrs=_MIXTURE
+            | {
+                "trans_router": Attr(0, "1: the router's weight is [experts, in]"),
+                "trans_shared_gate": Attr(0, "1: the shared gate's weight is [1, in]"),
+            },
+            composed_of=("moe",),
         ),
     )
 }
