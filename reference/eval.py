@@ -6,6 +6,7 @@ graph, so the values are equal bit for bit. By definition a fused op is its clas
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,6 +18,11 @@ from reference import control, definitions, ops
 from reference.ops.call import NUMPY, Call, Value, short_dtype
 from reference.precision import CARRYING, narrow_type, results_carried, settled, widened
 
+#: Operators that draw, and how many seeds they get here (each exact as a float attribute).
+_RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
+_SEEDS = 1 << 24
 Fused = Literal["parts", "definition"]
 #: Called after each op that stands with the op, a way to read its operands, and its results.
 Watch = Callable[[Graph, Op, Callable[[str], Value], tuple[Value, ...]], None]
@@ -188,7 +194,11 @@ class Run:
     def _call(self, op: Op) -> Call:
         domain = op.kind.rpartition(".")[0]
         opset = self.graph.base.model.opsets.get(domain, 1)
-        return Call(op.kind, op.attrs, opset, tuple(bool(value) for value in op.outputs))
+        attrs = op.attrs
+        if op.kind in _RANDOM and "seed" not in attrs:
+            # One draw for the lifted graph and any that was made of it.
+            attrs = {**attrs, "seed": float(zlib.crc32(op.path.encode()) % _SEEDS)}
+        return Call(op.kind, attrs, opset, tuple(bool(value) for value in op.outputs))
 
 
 def _planned(run: Iterable[Op], outputs: Iterable[str]) -> list[_Step]:

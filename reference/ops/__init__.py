@@ -7,17 +7,17 @@ so the two agree bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fuse.types import FuseError
+from fuse.types import DTYPE_NUMBERS, FuseError
 from reference.ops import standard
 from reference.ops.attention import ATTENTION
 from reference.ops.call import Array, Call, Implementation, Value, numpy_dtype, short_dtype
 from reference.ops.contrib import CONTRIB
-from reference.ops.elementwise import ELEMENTWISE
-from reference.ops.norms import NORMS
+from reference.ops.elementwise import ELEMENTWISE, cast
+from reference.ops.norms import NORMS, batch_norm
 from reference.ops.products import PRODUCTS, average_pool, max_pool
 from reference.ops.quantized import QUANTIZED
 from reference.ops.recurrent import RECURRENT
@@ -29,16 +29,21 @@ OWN: Mapping[str, Implementation] = {
     **ELEMENTWISE, **SHAPING, **REDUCING, **PRODUCTS, **NORMS, **ATTENTION, **CONTRIB, **QUANTIZED,
     **RECURRENT,
 }  # fmt: skip
-#: Operators implemented here only for one output; onnx.reference runs the rest.
-OWN_ONE_OUTPUT: Mapping[str, Implementation] = {"MaxPool": max_pool, "AveragePool": average_pool}
+#: Operators whose own implementation is not for every call: it, and whether a call is onnx.reference's.
+OWN_IN_PART: Mapping[str, tuple[Implementation, Callable[[Call], bool]]] = {
+    "MaxPool": (max_pool, lambda call: call.wants(1)),
+    "AveragePool": (average_pool, lambda call: False),
+    "Cast": (cast, lambda call: call.get("to") == DTYPE_NUMBERS["f8e8m0"]),
+    "BatchNormalization": (batch_norm, lambda call: bool(call.get("training_mode", 0))),
+}
 
 
 def implementation(call: Call) -> Implementation | None:
     """The own implementation of a call, if there is one."""
-    own = OWN.get(call.kind)
-    if own is None and sum(call.outputs) == 1:
-        own = OWN_ONE_OUTPUT.get(call.kind)
-    return own
+    part = OWN_IN_PART.get(call.kind)
+    if part is not None:
+        return None if part[1](call) else part[0]
+    return OWN.get(call.kind)
 
 
 def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
@@ -51,7 +56,15 @@ def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
         if own is None:
             return standard.run(call, operands)
         result = own(call, *operands)
-    except (ValueError, TypeError, IndexError, KeyError, NotImplementedError, RuntimeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+        ImportError,
+    ) as error:
         shapes = ", ".join(_described(value) for value in operands)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FuseError(f"{call.kind} does not run on {shapes}: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,24 +83,32 @@ def windows(x: Array, kernel: tuple[int, ...], strides: tuple[int, ...], dilatio
     return np.asarray(view[(slice(None), slice(None), *steps, *inside)])
 
 
+#: A convolution is taken by parts of the output whose windows have at most so many elements.
+_WINDOW_ELEMENTS = 1 << 22
+
+
 def conv_product(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
-    """The convolution in the wide type, before it is rounded. x [N, C, *space], w [M, C/group, *kernel]."""
+    """The convolution in the type of its sums. x [N, C, *space], w [M, C/group, *kernel]."""
     kernel = w.shape[2:]
     rank = len(kernel)
     strides = ints(call.get("strides")) or (1,) * rank
     dilations = ints(call.get("dilations")) or (1,) * rank
-    padded = np.pad(wide(x), [(0, 0), (0, 0), *window_pads(call, x.shape[2:], kernel)])
+    padded = np.pad(summed(x), [(0, 0), (0, 0), *window_pads(call, x.shape[2:], kernel)])
     groups, batch, filters = int(call.get("group", 1)), x.shape[0], w.shape[0]
     view = windows(padded, kernel, strides, dilations)
     out = view.shape[2 : 2 + rank]
-    view = view.reshape(batch, groups, x.shape[1] // groups, *out, *kernel) if groups > 1 else view[:, None]
-    order = (1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
-    columns = view.transpose(order).reshape(groups, batch * int(np.prod(out)), -1)
-    weights = wide(w).reshape(groups, filters // groups, -1).transpose(0, 2, 1)
-    y = np.matmul(columns, weights).reshape(groups, batch, *out, filters // groups)
-    y = np.moveaxis(y, (1, 0, -1), (0, 1, 2)).reshape(batch, filters, *out)
+    view = view.transpose(0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    weights = summed(w).reshape(groups, filters // groups, -1)
+    y = np.empty((batch, filters, *out), padded.dtype)
+    rows = max(1, _WINDOW_ELEMENTS // max(1, math.prod(view.shape[1:]) // max(1, out[0])))
+    for n in range(batch):
+        for at in range(0, out[0], rows):
+            rest: tuple[Any, ...] = (slice(None),) * (rank - 1)
+            part = view[(n, ..., slice(at, at + rows), *rest)]
+            columns = part.reshape(groups, -1, math.prod(part.shape[1 + rank :]))
+            y[n, :, at : at + rows] = np.matmul(weights, columns).reshape(filters, -1, *out[1:])
     if b is not None:
-        y = y + wide(b).reshape(1, -1, *(1,) * rank)
+        y = y + summed(b).reshape(1, -1, *(1,) * rank)
     return np.asarray(y)
 
 
@@ -107,23 +116,25 @@ def conv(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
     return np.asarray(conv_product(call, x, w, b), x.dtype)
 
 
-def _pool_views(call: Call, x: Array, fill: Any) -> Array:
-    """The windows of a pool, padded (and for ceil_mode lengthened) with `fill`."""
+def _pool_views(call: Call, x: Array, fill: Any, beyond: Any) -> Array:
+    """The windows of a pool, padded with `fill`, and where a last window overhangs that with `beyond`."""
     kernel = ints(call.attrs["kernel_shape"])
     strides = ints(call.get("strides")) or (1,) * len(kernel)
     dilations = ints(call.get("dilations")) or (1,) * len(kernel)
     pads = window_pads(call, x.shape[2:], kernel)
+    more = [0] * len(kernel)
     for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
         length = x.shape[2 + axis] + sum(pads[axis]) - (k - 1) * d - 1
         if -s < length < 0:
             # onnxruntime divides towards zero: a window that overhangs by less than a stride counts.
-            pads[axis] = (pads[axis][0], pads[axis][1] - length)
+            more[axis] = -length
         elif call.get("ceil_mode", 0):
             steps = -(-length // s)
             if steps * s >= x.shape[2 + axis] + pads[axis][0]:
                 steps -= 1
-            pads[axis] = (pads[axis][0], pads[axis][1] + max(0, steps * s - length))
+            more[axis] = max(0, steps * s - length)
     padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+    padded = np.pad(padded, [(0, 0), (0, 0), *((0, n) for n in more)], constant_values=beyond)
     return windows(padded, kernel, strides, dilations)
 
 
@@ -133,16 +144,14 @@ def _over(x: Array) -> tuple[int, ...]:
 
 def max_pool(call: Call, x: Array) -> Array:
     low = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
-    view = _pool_views(call, x, low)
+    view = _pool_views(call, x, low, low)
     return np.asarray(view.max(axis=_over(view)), x.dtype)
 
 
 def average_pool(call: Call, x: Array) -> Array:
-    view = _pool_views(call, wide(x), np.nan)
-    over = _over(view)
-    if not call.get("count_include_pad", 0):
-        return np.asarray(np.nanmean(view, axis=over), x.dtype)
-    return np.asarray(np.nansum(view, axis=over) / np.prod(ints(call.attrs["kernel_shape"])), x.dtype)
+    """The mean of the elements of each window that count: those padded only with `count_include_pad`."""
+    view = _pool_views(call, wide(x), 0.0 if call.get("count_include_pad", 0) else np.nan, np.nan)
+    return np.asarray(np.nanmean(view, axis=_over(view)), x.dtype)
 
 
 def global_pool(function: Any) -> Implementation:

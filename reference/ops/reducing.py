@@ -31,7 +31,7 @@ def mean(x: Array, axis: Any, keepdims: bool) -> Array:
 
 
 def log_sum_exp(x: Array, axis: Any, keepdims: bool) -> Array:
-    top = np.max(x, axis=axis, keepdims=True)
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, x.dtype.type(0))
     total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=True)) + top
     return np.asarray(total if keepdims else np.squeeze(total, axis))
@@ -41,8 +41,8 @@ def _extreme(function: Any, low: bool) -> Callable[..., Any]:
     def run(x: Array, axis: Any, keepdims: bool) -> Array:
         if x.size:
             return np.asarray(function(x, axis=axis, keepdims=keepdims))
-        worst: Any = (-np.inf if low else np.inf) if x.dtype.kind == "f" else None
-        if worst is None:
+        worst: Any = (-np.inf if low else np.inf) if x.dtype.kind == "f" else not low
+        if x.dtype.kind in "iu":
             limits = np.iinfo(x.dtype)
             worst = limits.min if low else limits.max
         return np.asarray(function(x, axis=axis, keepdims=keepdims, initial=worst))
