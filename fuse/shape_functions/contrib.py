@@ -231,7 +231,7 @@ _MICROSOFT: dict[str, Row] = {
     "QLinearGlobalAveragePool": Row((0,), global_pool_q),
     "GatherBlockQuantized": Row((2,), gather_blocks),
     "CausalConvWithState": Row((0,), causal_conv),
-    "LinearAttention": Row((0, 3), linear_attention),
+    "LinearAttention": Row((0, (3, 0)), linear_attention),
     "BiasSplitGelu": Row((0,), split_gelu),
     "GatedRelativePositionBias": Row((0,), position_bias),
     "BiasDropout": Row((0, "bool"), two_same),
