@@ -152,6 +152,13 @@ CLASSES: dict[str, FusedClass] = {
                 "compute": Attr("", "element type the norm computes in; empty: the type of x"),
             },
         ),
+        _declare(
+            "group_norm",
+            "x weight bias",
+            "x less its mean, over its standard deviation, over a group of channels and all that lies behind "
+            "them; times weight and plus bias, one number a channel",
+            attrs={"groups": Attr(REQUIRED, "groups of channels"), "eps": Attr(REQUIRED, "added to the variance before the root")},
+        ),
         _declare("gelu", "x", "x times the normal distribution function of x, by erf"),
         _declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
         _declare(
@@ -161,6 +168,8 @@ CLASSES: dict[str, FusedClass] = {
             attrs={"alpha": Attr(REQUIRED, "slope inside the sigmoid")},
         ),
         _declare("silu", "x", "x times sigmoid(x)"),
+        _declare("mish", "x", "x times tanh(log(1 + exp(x)))"),
+        _declare("hard_swish", "x", "x times x / 6 + 1 / 2 kept between 0 and 1"),
         _declare(
             "softcap", "x", "cap times tanh(x / cap)", attrs={"cap": Attr(REQUIRED, "bound of the result")}
         ),

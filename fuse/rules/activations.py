@@ -8,16 +8,20 @@ from fuse.guards import float_type, same_number
 from fuse.match import Match, close
 from fuse.pattern import (
     Add,
+    Clip,
     Div,
     Erf,
+    Max,
+    Min,
     Mul,
     Sigmoid,
     Tanh,
     anything,
     constant,
+    kind,
     times,
 )
-from fuse.rule import Built, Rule
+from fuse.rule import Built, Rule, Wrong, guard
 
 x = anything("x")
 
@@ -102,6 +106,47 @@ silu = Rule(
     marks=("Sigmoid",),
     needs=(float_type("x"),),
     builds=lambda m: Built("silu", (m["x"],), {}),
+)
+
+Exp, Log, Softplus, HardSigmoid, Relu = kind("Exp"), kind("Log"), kind("Softplus"), kind("HardSigmoid"), kind("Relu")
+
+mish = Rule(
+    "mish",
+    """x times tanh(softplus(x))
+
+    Three kernels become one, or five where softplus is written out.""",
+    finds=Mul(Tanh(Softplus(x) | Log(Add(Exp(x), constant(1)))), x),
+    marks=("Tanh",),
+    needs=(float_type("x"),),
+    builds=lambda m: Built("mish", (m["x"],), {}),
+)
+
+six = (
+    Clip(Add(x, constant(3)), constant(0), constant(6))
+    | Clip(Add(x, constant(3)), min=0.0, max=6.0)
+    | Min(Max(Add(x, constant(3)), constant(0)) | Relu(Add(x, constant(3))), constant(6))
+)
+
+
+def slope_is_one_sixth(m: Match) -> Wrong | None:
+    """alpha=1/6 and beta=0.5"""
+    for op in m.ops:
+        if op.kind == "HardSigmoid":
+            slope, shift = float(op.attrs.get("alpha", 0.2)), float(op.attrs.get("beta", 0.5))
+            if not close(slope, 1 / 6) or not close(shift, 0.5):
+                return Wrong(op.outputs[0], f"alpha={slope:.4g} and beta={shift:.4g}")
+    return None
+
+
+hard_swish = Rule(
+    "hard_swish",
+    """x times x / 6 + 1 / 2, kept between 0 and 1
+
+    Four kernels become one, as Paddle writes it, or two around a hard sigmoid.""",
+    finds=times(six, x, constant=1 / 6) | Mul(HardSigmoid(x), x),
+    marks=("Clip", "Min", "HardSigmoid"),
+    needs=(float_type("x"), guard(slope_is_one_sixth, code="attribute")),
+    builds=lambda m: Built("hard_swish", (m["x"],), {}),
 )
 
 cap, again = constant("cap"), constant("again")

@@ -6,10 +6,11 @@ Names and order are API: `report.fired("add_norm")` stands in people's tests for
 from __future__ import annotations
 
 from fuse.rule import Rule
-from fuse.rules.activations import fast_gelu, gelu, quick_gelu, silu, softcap
+from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu, silu, softcap
 from fuse.rules.attention import attention
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.gates import gated_act
+from fuse.rules.group_norm import group_norm
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
 from fuse.rules.products import (
@@ -27,10 +28,13 @@ RULES: tuple[Rule, ...] = (
     rms_norm,
     layer_norm,
     l2_norm,
+    group_norm,
     gelu,
     fast_gelu,
     quick_gelu,
     silu,
+    mish,
+    hard_swish,
     softcap,
     rope,
     attention,

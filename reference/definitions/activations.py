@@ -65,6 +65,6 @@ def gate(case: Case, gate: Array, up: Array) -> Array:
 
 
 ACTIVATIONS: Mapping[str, Definition] = {
-    **{name: _alone(name) for name in ("gelu", "fast_gelu", "quick_gelu", "silu")},
+    **{name: _alone(name) for name in ("gelu", "fast_gelu", "quick_gelu", "silu", "mish", "hard_swish")},
     "softcap": softcap, "swiglu": gate, "geglu": gate, "reglu": gate,
 }  # fmt: skip

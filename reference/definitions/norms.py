@@ -53,6 +53,17 @@ def l2_norm(case: Case, x: Array) -> Array:
     return np.asarray(exact(x) / divisors[case["eps_at"]]())
 
 
+def group_norm(case: Case, x: Array, weight: Array | None, bias: Array | None) -> Array:
+    """The norm of each group of channels (the second axis) together with all that lies behind them."""
+    groups = exact(x).reshape(x.shape[0], case["groups"], -1)
+    apart = groups - groups.mean(axis=-1, keepdims=True)
+    y = (apart / np.sqrt(np.mean(apart**2, axis=-1, keepdims=True) + case["eps"])).reshape(x.shape)
+    channel = (1, -1, *(1,) * (x.ndim - 2))
+    if weight is not None:
+        y = y * exact(weight).reshape(channel)
+    return y if bias is None else np.asarray(y + exact(bias).reshape(channel))
+
+
 def add_norm(
     case: Case,
     x: Array,
@@ -102,5 +113,5 @@ def qk_norm(case: Case, x: Array, weight: Array | None, bias: Array | None) -> A
 
 NORMS: Mapping[str, Definition] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "add_norm": add_norm,
-    "norm_add_norm": norm_add_norm, "qk_norm": qk_norm,
+    "norm_add_norm": norm_add_norm, "qk_norm": qk_norm, "group_norm": group_norm,
 }  # fmt: skip

@@ -1,0 +1,101 @@
+"""A norm over groups of channels, written around an instance norm."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuse.guards import dims_text, float_narrower_than_f64
+from fuse.ir import Graph
+from fuse.match import Match
+from fuse.pattern import Add, Mul, Reshape, anything, constant, kind
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.types import Dims
+
+x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bias", scalar=False)
+InstanceNormalization = kind("InstanceNormalization")
+inner = InstanceNormalization(Reshape(x), constant("ones", scalar=False), constant("zeros", scalar=False))
+grouped = Reshape(inner)
+
+
+def filled_with(graph: Graph, value: str, number: float) -> bool:
+    """Whether a small constant is one number everywhere."""
+    tensor = graph.constant(value)
+    array = None if tensor is None else tensor.small()
+    return array is not None and bool(np.all(np.asarray(array, np.float64) == number))
+
+
+def _inner_dims(m: Match) -> Dims | None:
+    op = next(op for op in m.ops if op.kind == "InstanceNormalization")
+    return m.graph.dims(op.inputs[0])
+
+
+def groups_divide_channels(m: Match) -> Wrong | None:
+    """the first reshape cuts the channels into whole groups and joins the rest"""
+    whole, cut = m.graph.dims(m["x"]), _inner_dims(m)
+    if whole is None or cut is None or len(whole) < 2 or len(cut) < 3:
+        return Wrong(m["x"], f"{dims_text(whole)} as {dims_text(cut)}")
+    channels, groups = whole[1], cut[1]
+    if isinstance(channels, int) and isinstance(groups, int) and channels % groups == 0 and cut[0] == whole[0]:
+        return None
+    return Wrong(m["x"], f"{dims_text(whole)} as {dims_text(cut)}")
+
+
+def reshape_gives_the_shape_back(m: Match) -> Wrong | None:
+    """the second reshape gives the dims of x back"""
+    back = next(op.outputs[0] for op in m.ops if op.kind == "Reshape" and op.inputs[0] != m["x"])
+    dims, whole = m.graph.dims(back), m.graph.dims(m["x"])
+    return None if dims is not None and dims == whole else Wrong(back, f"{dims_text(dims)} for {dims_text(whole)}")
+
+
+def inner_norm_is_plain(m: Match) -> Wrong | None:
+    """the instance norm inside scales by one and adds nothing"""
+    for name, number in (("ones", 1.0), ("zeros", 0.0)):
+        if not filled_with(m.graph, m[name], number):
+            return Wrong(m[name], f"not {number:g} everywhere")
+    return None
+
+
+def lies_along_the_channels(m: Match) -> Wrong | None:
+    """weight and bias lie along the channels, the second axis"""
+    whole = m.graph.dims(m["x"])
+    for name in ("weight", "bias"):
+        if not m.get(name):
+            continue
+        dims = m.graph.dims(m[name])
+        if not along_channels(dims, whole):
+            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
+    return None
+
+
+def along_channels(dims: Dims | None, whole: Dims | None) -> bool:
+    """Whether dims broadcast as one number a channel: [C,1,..] of the rank behind the batch, or [1,C,1,..]."""
+    if dims is None or whole is None or len(whole) < 2 or len(dims) not in (len(whole), len(whole) - 1):
+        return False
+    own = dims if len(dims) == len(whole) else (1, *dims)
+    return own == (1, whole[1], *(1,) * (len(whole) - 2))
+
+
+def _group_norm(m: Match) -> Built:
+    op = next(op for op in m.ops if op.kind == "InstanceNormalization")
+    cut = _inner_dims(m)
+    assert cut is not None
+    attrs = {"groups": cut[1], "eps": float(op.attrs.get("epsilon", 1e-5))}
+    return Built("group_norm", (m["x"], m.get("weight"), m.get("bias")), attrs)
+
+
+group_norm = Rule(
+    "group_norm",
+    """a norm over groups of channels and all that lies behind them, scaled and shifted a channel
+
+    Five kernels become one: two reshapes, a norm, a product and a sum.""",
+    finds=Add(Mul(grouped, weight), bias) | Mul(grouped, weight) | grouped,
+    marks=("InstanceNormalization",),
+    needs=(
+        float_narrower_than_f64("x"),
+        guard(groups_divide_channels),
+        guard(reshape_gives_the_shape_back),
+        guard(inner_norm_is_plain, code="operand"),
+        guard(lies_along_the_channels),
+    ),
+    builds=_group_norm,
+)
