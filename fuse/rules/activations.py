@@ -108,7 +108,8 @@ silu = Rule(
     builds=lambda m: Built("silu", (m["x"],), {}),
 )
 
-Exp, Log, Softplus, HardSigmoid, Relu = kind("Exp"), kind("Log"), kind("Softplus"), kind("HardSigmoid"), kind("Relu")
+Exp, Log, Softplus = kind("Exp"), kind("Log"), kind("Softplus")
+HardSigmoid, Relu = kind("HardSigmoid"), kind("Relu")
 
 mish = Rule(
     "mish",

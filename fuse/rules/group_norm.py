@@ -9,7 +9,7 @@ from fuse.ir import Graph
 from fuse.match import Match
 from fuse.pattern import Add, Mul, Reshape, anything, constant, kind
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.types import Dims
+from fuse.types import Dims, divide
 
 x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bias", scalar=False)
 InstanceNormalization = kind("InstanceNormalization")
@@ -34,8 +34,7 @@ def groups_divide_channels(m: Match) -> Wrong | None:
     whole, cut = m.graph.dims(m["x"]), _inner_dims(m)
     if whole is None or cut is None or len(whole) < 2 or len(cut) < 3:
         return Wrong(m["x"], f"{dims_text(whole)} as {dims_text(cut)}")
-    channels, groups = whole[1], cut[1]
-    if isinstance(channels, int) and isinstance(groups, int) and channels % groups == 0 and cut[0] == whole[0]:
+    if divide(whole[1], cut[1]) is not None and cut[0] == whole[0]:
         return None
     return Wrong(m["x"], f"{dims_text(whole)} as {dims_text(cut)}")
 
@@ -44,7 +43,9 @@ def reshape_gives_the_shape_back(m: Match) -> Wrong | None:
     """the second reshape gives the dims of x back"""
     back = next(op.outputs[0] for op in m.ops if op.kind == "Reshape" and op.inputs[0] != m["x"])
     dims, whole = m.graph.dims(back), m.graph.dims(m["x"])
-    return None if dims is not None and dims == whole else Wrong(back, f"{dims_text(dims)} for {dims_text(whole)}")
+    if dims is not None and dims == whole:
+        return None
+    return Wrong(back, f"{dims_text(dims)} for {dims_text(whole)}")
 
 
 def inner_norm_is_plain(m: Match) -> Wrong | None:
@@ -68,7 +69,7 @@ def lies_along_the_channels(m: Match) -> Wrong | None:
 
 
 def along_channels(dims: Dims | None, whole: Dims | None) -> bool:
-    """Whether dims broadcast as one number a channel: [C,1,..] of the rank behind the batch, or [1,C,1,..]."""
+    """Whether dims broadcast as one number a channel: [1,C,1,..], or the same without the batch."""
     if dims is None or whole is None or len(whole) < 2 or len(dims) not in (len(whole), len(whole) - 1):
         return False
     own = dims if len(dims) == len(whole) else (1, *dims)
