@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from fuse.classes import CLASSES, REQUIRED
+from fuse.classes import CLASSES, REQUIRED, expert_counts
 from fuse.ir import Tensor
 from fuse.shim import Candidate
 from fuse.types import UNKNOWN, Dim, Dims, Expr, Type, divide, mul
@@ -19,6 +19,8 @@ def operand_counts(kind: str, attrs: Mapping[str, Any]) -> dict[str, int]:
     """How many operands stand for each operand of the class that ends in `*`."""
     if "mask" in attrs and kind == "attention":
         return {"mask": sum(step != "cap" for step in attrs["mask"])}
+    if "experts" in attrs:
+        return expert_counts(attrs)
     if "biases" in attrs:
         return {"weight": len(attrs["biases"]), "bias": sum(map(bool, attrs["biases"]))}
     return {}

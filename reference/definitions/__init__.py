@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fuse.classes import CLASSES, REQUIRED
+from fuse.classes import CLASSES, REQUIRED, expert_counts
 from fuse.ir import Op
 from fuse.types import FuseError, Type
 from reference.definitions.activations import ACTIVATIONS
 from reference.definitions.attention import ATTENTION
 from reference.definitions.caches import CACHES
 from reference.definitions.case import Array, Case, Definition
+from reference.definitions.mixtures import MIXTURES
 from reference.definitions.norms import NORMS
 from reference.definitions.products import PRODUCTS
 from reference.definitions.rotations import ROTATIONS
@@ -25,6 +26,7 @@ from reference.ops.call import NUMPY
 #: Class -> its definition.
 DEFINITIONS: Mapping[str, Definition] = {
     **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES,
+    **MIXTURES,
 }  # fmt: skip
 
 
@@ -35,12 +37,21 @@ def operand_names(op: Op) -> tuple[str, ...]:
         raise FuseError(f"no definition of class {op.kind} at {op.path}")
     if op.kind == "attention":
         count = 3 + sum(entry != "cap" for entry in op.attrs.get("mask", ()))
+    elif "experts" in declared.attrs:
+        single = sum(not name.endswith("*") for name in declared.operands)
+        count = single + sum(expert_counts(op.attrs).values())
     elif any(name.endswith("*") for name in declared.operands):
         biases = op.attrs["biases"]
         count = 1 + len(biases) + sum(map(bool, biases))
     else:
         count = len(declared.operands)
     return (*op.inputs[:count], *("",) * (count - len(op.inputs)))
+
+
+def composite(op: Op) -> bool:
+    """Whether a class is defined by its members in order (a block, a region), not by one closed form."""
+    declared = CLASSES.get(op.kind)
+    return declared is not None and declared.composite
 
 
 def define(op: Op, operands: Sequence[Array | None], types: Sequence[Type]) -> tuple[Array, ...]:
@@ -72,4 +83,4 @@ def _typed(array: Array, type: Type | None, operand: Array) -> Array:
     return np.asarray(array, dtype)
 
 
-__all__ = ["DEFINITIONS", "Case", "define", "operand_names"]
+__all__ = ["DEFINITIONS", "Case", "composite", "define", "operand_names"]
