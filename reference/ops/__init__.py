@@ -68,7 +68,7 @@ def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
         shapes = ", ".join(_described(value) for value in operands)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FuseError(f"{call.kind} does not run on {shapes}: {reason}") from error
-    return result if isinstance(result, tuple) else (result,)
+    return result[: len(call.outputs)] if isinstance(result, tuple) else (result,)
 
 
 def _described(value: Value) -> str:
