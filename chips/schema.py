@@ -115,6 +115,7 @@ class Entry(Row):
     prepares: side operands, one for all layers, that lowering brings into the kernel's form once
     and beside it: a mask expanded to the rows of q or negated, tables cut to one entry a pair.
     empty_rows: what the kernel gives for a row of scores that is masked whole.
+    caps: bounds that the search for a region keeps, so that no region is ever found too large.
     """
 
     kernel: Sentence | None = None
@@ -124,6 +125,7 @@ class Entry(Row):
     cases: tuple[Case, ...] = ()
     empty_rows: Literal["nan", "zero", "average"] | None = None
     prepares: tuple[Literal["mask", "tables"], ...] = ()
+    caps: dict[Literal["max_depth", "max_inputs", "max_buffers"], Annotated[int, Field(gt=0)]] = {}
     note: str = ""
     evidence: Evidence
     source: Sources

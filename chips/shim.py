@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from chips.constraints import check, given
@@ -48,6 +48,11 @@ class Chip:
     def entry(self, name: str) -> Entry | None:
         """What the chip's file says of a class."""
         return self.spec.classes.get(name) or self.spec.every_class
+
+    def caps(self, name: str) -> Mapping[str, int]:
+        """Bounds that a search for a class keeps (of an elementwise region)."""
+        entry = self.entry(name)
+        return {} if entry is None else {**entry.caps}
 
     def links(self, name: str) -> bool:
         """Whether the chip has any kernel of the class."""

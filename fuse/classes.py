@@ -30,6 +30,8 @@ class FusedClass(NamedTuple):
     outputs: tuple[str, ...]
     meaning: str
     composed_of: tuple[str, ...] = ()
+    #: Its definition is its members' definitions in order.
+    composite: bool = False
 
 
 def _declare(
@@ -39,9 +41,10 @@ def _declare(
     outputs: str = "y",
     attrs: dict[str, Attr] | None = None,
     composed_of: tuple[str, ...] = (),
+    composite: bool = False,
 ) -> FusedClass:
     return FusedClass(
-        name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of
+        name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of, composite
     )
 
 
@@ -345,6 +348,30 @@ CLASSES: dict[str, FusedClass] = {
                 "trans_shared_gate": Attr(0, "1: the shared gate's weight is [1, in]"),
             },
             composed_of=("moe",),
+        ),
+        _declare(
+            "attention_block",
+            "x",
+            "the products of x, their attention, and the product of its result",
+            "y present*",
+            composite=True,
+        ),
+        _declare(
+            "mlp_block", "x", "a product, an activation or a gate of it, and the product of that", composite=True
+        ),
+        _declare(
+            "transformer_layer",
+            "x",
+            "an attention block, add and norm, a feed-forward block, add and norm",
+            "y sum present*",
+            composite=True,
+        ),
+        _declare(
+            "elementwise_region",
+            "input*",
+            "elementwise operators of one shape that only each other read",
+            attrs={"inputs": Attr(REQUIRED, "how many arrays the region reads")},
+            composite=True,
         ),
     )
 }

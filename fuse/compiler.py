@@ -148,7 +148,8 @@ class Compile:
 
     def step(self, rule: Rule, graph: Graph, held: bool) -> None:
         for one in (*graph.bodies(), graph):
-            sweep = Sweep(_compiled(rule), one, self._judge, self._commit_held if held else self._commit)
+            commit = self._commit_held if held else self._commit
+            sweep = Sweep(_compiled(rule), one, self._judge, commit, self.shim.caps(rule.builds_classes[0]))
             sweep.run()
             for near in sweep.misses.values():
                 self._miss(rule, one, near)

@@ -108,7 +108,8 @@ def _operand(op: Op, index: int) -> str:
 
 
 def _last_axis(graph: Graph, op: Op) -> bool:
-    return from_end(graph, op, op.attrs.get("axis", -1)) == -1
+    last: bool = from_end(graph, op, op.attrs.get("axis", -1)) == -1
+    return last
 
 
 def _norm(graph: Graph, op: Op) -> Norm | None:
@@ -147,7 +148,8 @@ def _product(graph: Graph, op: Op) -> Product | None:
     a = op.attrs
     if op.kind == "matmul_bias":
         trans = a.get("trans_x", 0), a.get("trans_weight", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
-        return Product(*op.inputs[:3], *trans, True, op.outputs[0], op)
+        x, weight, bias = op.inputs[:3]
+        return Product(x, weight, bias, *trans, True, op.outputs[0], op)
     if op.kind == "com.microsoft.MatMulNBits":
         bias = _operand(op, 5)
         return Product(op.inputs[0], op.inputs[1], bias, 0, 1, 1.0, 1.0, False, op.outputs[0], op)
@@ -247,9 +249,14 @@ def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
     a = op.attrs
     if op.kind == "add_norm":
         total = op.outputs[1] if len(op.outputs) > 1 else ""
+        x, residual, weight, bias, add_bias = op.inputs[:5]
         return AddNorm(
             a.get("norm", "rms"),
-            *op.inputs[:5],
+            x,
+            residual,
+            weight,
+            bias,
+            add_bias,
             a["eps"],
             a.get("offset", 0.0),
             a.get("compute", ""),

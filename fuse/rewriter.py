@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from fuse.types import INTEGERS, FuseError
 
 #: How many ops a climb from a mark to possible roots may visit.
 CLIMB_LIMIT = 48
+#: No tensor has more axes than this.
+LONGEST_SHAPE = 16
 #: How much of a pattern must be there before a place is called almost: fixed nodes, where the fault is
 #: a wrong operator or two values that should be one also constants, since two operators that do not
 #: fit are just two operators.
@@ -77,6 +79,7 @@ class Sweep:
     graph: Graph
     judge: Callable[[Graph, Op], chip.Whole | Refused]
     commit: Callable[[Rule, Graph, Whole, chip.Whole | Refused], None]
+    caps: Mapping[str, int] = field(default_factory=dict)
     misses: dict[str, Near] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -97,7 +100,7 @@ class Sweep:
 
     def _marks(self) -> Iterator[Op]:
         found = [op for kind in self.compiled.rule.marks for op in self.graph.of_kind(kind)]
-        yield from sorted(found, key=lambda op: op.slot)
+        yield from sorted(found, key=lambda op: op.slot, reverse=self.compiled.rule.from_the_end)
 
     def _once(self) -> bool:
         fired = False
@@ -165,7 +168,8 @@ class Sweep:
         rule, matcher = self.compiled.rule, self.compiled.matcher
         if matcher is None:
             assert not isinstance(rule.finds, Pattern)
-            yield from rule.finds(self.graph, root, budget)
+            caps = (self.caps,) if rule.capped else ()
+            yield from rule.finds(self.graph, root, budget, *caps)
             return
         for value in root.outputs:
             if not value:
@@ -266,7 +270,7 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
     """A built class over the matched ops as an op in a legal slot, or the reason there is none."""
     parts = {op.slot: op for op in (*match.ops, *built.also)}
     outputs = tuple(built.outputs) or (match.root,)
-    _take_side_chains(graph, parts, set(outputs))
+    _take_side_chains(graph, parts, {*outputs, *built.operands})
     kept = [outputs[0], *(v if v and _read_outside(graph, v, parts) else "" for v in outputs[1:])]
     while len(kept) > 1 and not kept[-1]:
         kept.pop()
@@ -344,18 +348,27 @@ def _order_fault(graph: Graph, parts: tuple[Op, ...], reads: list[str], kept: li
     return Fault("order", late, f"made before {called} reads the result", "made after it")
 
 
-def _take_side_chains(graph: Graph, parts: dict[int, Op], outputs: set[str]) -> None:
-    """Take in integer arithmetic whose every reader is a part (a target shape computed for one)."""
+def _take_side_chains(graph: Graph, parts: dict[int, Op], kept: set[str]) -> None:
+    """Take in integer arithmetic whose every reader is a part: a target shape computed for one.
+
+    kept: results and operands, which stay outside values. Only what is as small as a shape is taken:
+    larger integers (ids, masks) are data.
+    """
     todo = [v for op in parts.values() for v in op.inputs]
     while todo:
         value = todo.pop()
         op = graph.producer(value) if value else None
-        if op is None or op.slot in parts or op.parts or graph.dtype(value) not in INTEGERS:
+        if op is None or op.slot in parts or op.parts or not all(_like_a_shape(graph, v) for v in op.outputs):
             continue
-        if any(
-            v and (v in outputs or graph.dtype(v) not in INTEGERS or _read_outside(graph, v, parts))
-            for v in op.outputs
-        ):
+        if any(v and (v in kept or _read_outside(graph, v, parts)) for v in op.outputs):
             continue
         parts[op.slot] = op
         todo += op.inputs
+
+
+def _like_a_shape(graph: Graph, value: str) -> bool:
+    """Integers of rank 0 or 1, at most as many as a shape has axes."""
+    dtype, dims = graph.type(value)
+    if dtype not in INTEGERS or dims is None or len(dims) > 1:
+        return False
+    return not dims or (isinstance(dims[0], int) and dims[0] <= LONGEST_SHAPE)

@@ -60,7 +60,8 @@ class Found(NamedTuple):
     fault: Fault | None = None
 
 
-Walk = Callable[[Graph, Op, int], Iterator[Match]]
+#: (graph, marked op, budget) -> matches; a capped rule's walk takes the chip's caps too.
+Walk = Callable[..., Iterator[Match]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,10 @@ class Rule:
     primitives: bool = False
     #: Nothing is put where the chip refuses (a chip's own rule).
     only_whole: bool = False
+    #: The walk takes the chip's caps on the class as a fourth argument.
+    capped: bool = False
+    #: Marks are visited last slot first: a match is found from its result.
+    from_the_end: bool = False
     since: str = "0.1"
 
     @property

@@ -73,6 +73,10 @@ class Shim(Protocol):
         """Whether the chip runs this candidate whole."""
         ...
 
+    def caps(self, name: str) -> Mapping[str, int]:
+        """Bounds that a search for a class must keep: max_depth, max_inputs, max_buffers (regions)."""
+        ...
+
     def links(self, name: str) -> bool:
         """Whether the chip has any kernel of the class. Never used to decide, only to explain."""
         ...

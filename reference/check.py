@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fuse.ir import Graph, Op
+from fuse.ir import Graph, Op, leaves
 from fuse.types import FLOATS, FuseError, Type
 from reference import definitions
 from reference.compare import bit_equal, difference
-from reference.eval import HasGraph, Run, as_graph
+from reference.eval import HasGraph, Run, Scope, as_graph
 from reference.feeds import feeds as random_feeds
 from reference.ops.call import Value, short_dtype
+from reference.precision import settled
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,15 @@ def held_against_definition(
     graph: Graph, op: Op, read: Callable[[str], Value], results: tuple[Value, ...]
 ) -> tuple[str, float]:
     """What is wrong with a fused op (nothing: empty), and its largest error."""
-    operands = [read(value) for value in definitions.operand_names(op)]
-    types = tuple(
-        Type(short_dtype(result), result.shape) if isinstance(result, np.ndarray) else graph.type(value)
-        for value, result in zip(op.outputs, results, strict=True)
-    )
-    found = definitions.define(op, operands, types)
+    if definitions.composite(op):
+        found = members_by_definition(graph, op, read)
+    else:
+        operands = [read(value) for value in definitions.operand_names(op)]
+        types = tuple(
+            Type(short_dtype(result), result.shape) if isinstance(result, np.ndarray) else graph.type(value)
+            for value, result in zip(op.outputs, results, strict=True)
+        )
+        found = definitions.define(op, operands, types)
     worst = 0.0
     for number, (name, want) in enumerate(zip(op.outputs, results, strict=True)):
         if not name:
@@ -115,6 +119,16 @@ def held_against_definition(
             return (apart.reason if number == 0 else f"output {name}: {apart.reason}"), apart.error
         worst = max(worst, apart.error)
     return "", worst
+
+
+def members_by_definition(graph: Graph, op: Op, read: Callable[[str], Value]) -> tuple[Value, ...]:
+    """The results of a block or region: each member by its own definition, in order."""
+    run = Run(graph, "definition")
+    scope = Scope(run, None)
+    made = {value for leaf in leaves(op) for value in leaf.outputs}
+    reads = {value for leaf in leaves(op) for value in leaf.inputs if value and value not in made}
+    scope.values.update((value, read(value)) for value in sorted(reads))
+    return tuple(map(settled, run.step(graph, op, scope)))
 
 
 def _first_by_parts(lifted: Graph, fused: Graph, feeds: Mapping[str, Any]) -> Op | None:

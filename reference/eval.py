@@ -146,16 +146,17 @@ class Run:
         """The results of one op that stands."""
         if not op.parts:
             return self.leaf(graph, op, scope)
-        if self.fused == "definition":
+        if self.fused == "definition" and not definitions.composite(op):
             types = tuple(self._sized(graph.type(value)) for value in op.outputs)
             operands = [scope.read(value) for value in definitions.operand_names(op)]
             return definitions.define(op, operands, types)
         inner = Scope(self, scope)
         plan = self._plans.get(id(op))
         if plan is None:
-            plan = self._plans[id(op)] = _planned(leaves(op), op.outputs)
+            members = op.parts if self.fused == "definition" else leaves(op)
+            plan = self._plans[id(op)] = _planned(members, op.outputs)
         for part, dead in plan:
-            results = self.leaf(graph, part, inner)
+            results = self.step(graph, part, inner)
             inner.values.update((v, r) for v, r in zip(part.outputs, results, strict=False) if v)
             for value in dead:
                 inner.values.pop(value, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fuse.rule import Rule
 from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu, silu, softcap
 from fuse.rules.attention import attention
+from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
@@ -21,6 +22,7 @@ from fuse.rules.products import (
     merged_products,
     merged_qkv,
 )
+from fuse.rules.regions import elementwise_region
 from fuse.rules.rotation import rope
 
 RULES: tuple[Rule, ...] = (
@@ -55,6 +57,11 @@ RULES: tuple[Rule, ...] = (
     kv_append,
     rope_kv_append,
     qk_norm_rope_kv_append,
+    # blocks and regions
+    attention_block,
+    mlp_block,
+    transformer_layer,
+    elementwise_region,
 )
 
 #: After the shared rules: what becomes possible once a product's activation is quantized where it is read.

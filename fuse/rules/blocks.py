@@ -1,0 +1,249 @@
+"""Blocks: an attention with its products, a feed-forward block, a whole transformer layer.
+
+What they compute is what their members compute; a chip that runs one whole says up to which
+batch x rows, judged by the candidate's own dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from fuse import forms
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.rule import Built, Rule
+
+_VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice Split Gather Cast".split())
+#: What may stand between an attention and the products before it, results of fused rules included.
+_BEFORE = (
+    _VIEWS
+    | forms.norm.kinds
+    | forms.rope.kinds
+    | forms.append.kinds
+    | frozenset(
+        "Mul Div qk_norm qk_norm_rope rope_kv_append qk_norm_rope_kv_append attn_output_gate Concat".split()
+    )
+)
+_PRODUCTS = (
+    forms.product.kinds
+    | frozenset("merged_qkv merged_products merged_gate_up quantized_matmul matmul_bias_act".split())
+) - {"com.microsoft.MatMulNBits"}
+_AFTER = _VIEWS | {"attn_output_gate"}
+_LIMIT = 48
+
+
+class Block(NamedTuple):
+    """The ops of a block, what it reads, its result, and results inside that others read too."""
+
+    ops: list[Op]
+    x: str
+    out: str
+    also_written: tuple[str, ...] = ()
+
+
+def _match(graph: Graph, block: Block) -> Match:
+    match = Match(graph)
+    match.ops = list({op.slot: op for op in block.ops}.values())
+    match.bound = {"block": block}
+    match.root = block.out
+    return match
+
+
+def _is_product(graph: Graph, op: Op) -> bool:
+    return op.kind in _PRODUCTS and (
+        op.kind not in forms.product.kinds or forms.product(graph, op) is not None
+    )
+
+
+def _down(graph: Graph, operands: tuple[str, ...]) -> tuple[list[Op], set[str]] | None:
+    """The ops from these values down to the products that make them, and what the products read."""
+    ops: dict[int, Op] = {}
+    sources: set[str] = set()
+    todo = [value for value in operands if value]
+    while todo:
+        value = todo.pop()
+        op = graph.producer(value)
+        if op is None or op.slot in ops:
+            continue
+        if len(ops) > _LIMIT:
+            return None
+        if _is_product(graph, op):
+            ops[op.slot] = op
+            sources.add(op.inputs[0])
+        elif op.kind in _BEFORE:
+            ops[op.slot] = op
+            todo += _data(graph, op)
+    if len(sources) == 1:
+        _take_flattening(graph, ops, sources)
+    return (list(ops.values()), sources) if sources else None
+
+
+def _take_flattening(graph: Graph, ops: dict[int, Op], sources: set[str]) -> None:
+    """Take in the reshape that flattens x to rows for the products only."""
+    source = next(iter(sources))
+    op = graph.producer(source)
+    if op is None or op.kind != "Reshape" or graph.is_output(source):
+        return
+    if all(slot in ops for slot in graph.readers(source)):
+        ops[op.slot] = op
+        sources.clear()
+        sources.add(op.inputs[0])
+
+
+def _data(graph: Graph, op: Op) -> list[str]:
+    """The operands that carry the activation on: of a cache the new rows, of a rotation x."""
+    if op.kind in forms.append.kinds or op.kind == "Concat":
+        return [op.inputs[-1]]
+    if op.kind in ("rope_kv_append", "qk_norm_rope_kv_append"):
+        return [op.inputs[1]]
+    return [next((v for v in op.inputs if v and not graph.is_constant(v)), "")]
+
+
+def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """Products of one x, an attention over them, and the product of its result."""
+    if budget or not op.inputs:
+        return
+    before = _down(graph, op.inputs[:3])
+    after = _up(graph, op)
+    if before is None or after is None or len(before[1]) != 1:
+        return
+    ops, sources = before
+    inside = {one.slot for one in (*ops, op, *after)}
+    caches = tuple(
+        v
+        for one in ops
+        if one.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"}
+        for v in one.outputs
+        if graph.is_output(v) or any(slot not in inside for slot in graph.readers(v))
+    )
+    yield _match(graph, Block([*ops, op, *after], next(iter(sources)), after[-1].outputs[0], caches))
+
+
+def _up(graph: Graph, op: Op) -> list[Op] | None:
+    """From an attention's result through layout operators to the product that reads it."""
+    found: list[Op] = []
+    value = op.outputs[0]
+    for _ in range(6):
+        readers = graph.readers(value)
+        if len(readers) != 1 or graph.is_output(value):
+            return None
+        reader = graph.slots[readers[0]]
+        if reader is None:
+            return None
+        found.append(reader)
+        if _is_product(graph, reader) and reader.inputs[0] == value and len(reader.outputs) == 1:
+            return [*found, *_folding_back(graph, reader)]
+        if reader.kind not in _AFTER:
+            return None
+        value = reader.outputs[0]
+    return None
+
+
+def _folding_back(graph: Graph, product: Op) -> list[Op]:
+    """The reshape that gives a product's flattened rows their axes back, if only that reads it."""
+    readers = graph.readers(product.outputs[0])
+    op = graph.slots[readers[0]] if len(readers) == 1 and not graph.is_output(product.outputs[0]) else None
+    return [op] if op is not None and op.kind == "Reshape" else []
+
+
+def _built(kind: str) -> Callable[[Match], Built]:
+    def build(m: Match) -> Built:
+        block: Block = m["block"]
+        return Built(kind, (block.x,), {}, outputs=(block.out, *block.also_written))
+
+    return build
+
+
+attention_block = Rule(
+    "attention_block",
+    """the products of x, their attention, and the product of its result
+
+    One kernel where the rows are few enough to stay on chip from x to the residual.""",
+    finds=find_attention_block,
+    marks=tuple(sorted(forms.attention.kinds)),
+    builds=_built("attention_block"),
+    primitives=True,
+    reads=tuple(sorted(_PRODUCTS | forms.rope.kinds | forms.norm.kinds)),
+)
+
+_GATES = frozenset("swiglu geglu reglu".split())
+
+
+def find_mlp_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """A product, an activation or gate of it, and the product of that."""
+    if budget or len(op.outputs) != 1:
+        return
+    readers = graph.readers(op.outputs[0])
+    after = _up(graph, op) if len(readers) == 1 else None
+    if after is None:
+        return
+    if op.kind == "matmul_bias_act":
+        ops, sources = {op.slot: op}, {op.inputs[0]}
+        _take_flattening(graph, ops, sources)
+        yield _match(graph, Block([*ops.values(), *after], next(iter(sources)), after[-1].outputs[0]))
+        return
+    before = _down(graph, op.inputs[:2] if op.kind in _GATES else op.inputs[:1])
+    if before is not None and len(before[1]) == 1:
+        yield _match(graph, Block([*before[0], op, *after], next(iter(before[1])), after[-1].outputs[0]))
+
+
+mlp_block = Rule(
+    "mlp_block",
+    """a product, an activation or a gate, and the product of that
+
+    The wide rows between the two products are never written.""",
+    finds=find_mlp_block,
+    marks=tuple(sorted(_GATES | forms.activation.kinds | {"matmul_bias_act"})),
+    builds=_built("mlp_block"),
+    primitives=True,
+    reads=tuple(sorted(_PRODUCTS | forms.activation.kinds | _GATES)),
+)
+
+
+def find_layer(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """An attention block, an add and norm, a feed-forward block, an add and norm.
+
+    What is x and what is the residual tells the kind: after a post-norm layer (BERT) both adds take
+    the normed rows, in a pre-norm or gated one (GPT-2, Llama) they take the stream of sums.
+    """
+    if budget:
+        return
+    first = _add_norm_of(graph, op.outputs[0])
+    mlp = None if first is None else _reader_of_kind(graph, first.out, "mlp_block")
+    second = None if mlp is None else _add_norm_of(graph, mlp.outputs[0])
+    if first is None or mlp is None or second is None:
+        return
+    residual = second.residual if second.x == mlp.outputs[0] else second.x
+    if residual not in (first.out, first.total):
+        return
+    written = tuple(v for v in (second.total, *op.outputs[1:]) if v)
+    yield _match(graph, Block([op, first.op, mlp, second.op], op.inputs[0], second.out, written))
+
+
+def _add_norm_of(graph: Graph, value: str) -> forms.AddNorm | None:
+    for slot in graph.readers(value):
+        reader = graph.slots[slot]
+        if reader is not None and reader.kind in forms.add_norm.kinds:
+            found: forms.AddNorm | None = forms.add_norm(graph, reader)
+            if found is not None and value in (found.x, found.residual):
+                return found
+    return None
+
+
+def _reader_of_kind(graph: Graph, value: str, kind: str) -> Op | None:
+    readers = (graph.slots[slot] for slot in graph.readers(value))
+    return next((op for op in readers if op is not None and op.kind == kind and op.inputs[0] == value), None)
+
+
+transformer_layer = Rule(
+    "transformer_layer",
+    """an attention block, add and norm, a feed-forward block, add and norm
+
+    A whole layer as one kernel: post-norm (BERT), pre-norm (GPT-2, ViT) and gated (Llama) alike.""",
+    finds=find_layer,
+    marks=("attention_block",),
+    builds=_built("transformer_layer"),
+    reads=tuple(sorted(forms.add_norm.kinds | {"mlp_block"})),
+    primitives=True,
+)
