@@ -52,7 +52,7 @@ class Chip:
     def caps(self, name: str) -> Mapping[str, int]:
         """Bounds that a search for a class keeps (of an elementwise region)."""
         entry = self.entry(name)
-        return {} if entry is None else {**entry.caps}
+        return {} if entry is None else {str(cap): bound for cap, bound in entry.caps.items()}
 
     def links(self, name: str) -> bool:
         """Whether the chip has any kernel of the class."""

@@ -307,7 +307,7 @@ def _final(records: list[Record]) -> tuple[Record, ...]:
     """
     taken: set[tuple[str, str]] = set()
     for record in records:
-        if record.outcome in ("fired", "refused"):
+        if record.outcome in ("fired", "refused") and not _gathers(record.builds):
             taken.update((record.graph, v) for op in record.ops for v in op.outputs)
     best: dict[tuple[str, str], Record] = {}
     for record in records:
@@ -326,6 +326,11 @@ def _final(records: list[Record]) -> tuple[Record, ...]:
         return best[(miss.code, miss.at)] is record and not _fused_after_all(record, taken)
 
     return tuple(record for record in records if stays(record))
+
+
+def _gathers(name: str) -> bool:
+    """A class that only gathers what stands (a region, a block): no other reading of a place."""
+    return name in CLASSES and CLASSES[name].composite
 
 
 def _fused_after_all(record: Record, taken: set[tuple[str, str]]) -> bool:
