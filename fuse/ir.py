@@ -452,8 +452,10 @@ class Graph:
             known = value in made or value in base.constants
             if not known and not (inside and value not in base.producer):
                 raise FuseError(f"output {value} is made by no op")
-        for body in self.bodies():
-            body.verify()
+        for op in self.ops:
+            for leaf in leaves(op):
+                for body in leaf.bodies.values():
+                    body.verify()
 
 
 def unfuse(graph: Graph) -> Graph:

@@ -17,7 +17,7 @@ from fuse.lifting.draft import read_graph
 from fuse.lifting.finish import finish
 from fuse.lifting.functions import inline
 from fuse.lifting.opsets import read_opsets
-from fuse.lifting.source import read_source
+from fuse.lifting.source import Source, read_source, refuse_undecodable
 from fuse.lifting.tensors import Weights
 from fuse.lifting.walk import Lift
 from fuse.types import FuseError
@@ -38,11 +38,17 @@ def load(source: str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model) -> Gr
     outside the model's folder.
     """
     with _collector_paused():
-        return _load(source)
+        given = read_source(source)
+        try:
+            return _lifted(given)
+        except TypeError:
+            # Protobuf hands over text that is no utf-8 as bytes. To look at every text beforehand
+            # would take as long as lifting does.
+            refuse_undecodable(given.proto)
+            raise
 
 
-def _load(source: object) -> Graph:
-    given = read_source(source)
+def _lifted(given: Source) -> Graph:
     if not given.proto.HasField("graph"):
         raise FuseError(f"{given.name} has no graph")
     proto, inlined = inline(given.proto)

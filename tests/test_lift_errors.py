@@ -62,6 +62,21 @@ def test_bad_onnx_text(tmp_path: Path) -> None:
     assert "is not ONNX text" in message(path)
 
 
+def test_a_file_over_two_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31)
+    assert "is over 2 GB" in message(path)
+
+
+def test_text_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model(RELU).SerializeToString().replace(b"Relu", b"Re\xff\xff"))
+    assert message(path) == r"NodeProto.op_type b'Re\xff\xff' is not utf-8"
+    path.write_bytes(model(RELU.replace("x)", "name)")).SerializeToString().replace(b"name", b"\xffame"))
+    assert message(path) == r"ValueInfoProto.name b'\xffame' is not utf-8"
+
+
 # ---- operator sets and functions ---------------------------------------------------------------
 def test_operator_sets() -> None:
     assert message(model(RELU, opset=6)).startswith("opset 6 is not supported, the oldest is 7")

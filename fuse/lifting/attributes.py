@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
+from sys import intern
 from typing import Any
 
 import onnx
@@ -49,7 +50,7 @@ def read_attributes(
     values: dict[str, Any] = {}
     graphs: tuple[str, ...] = ()
     for attribute in attributes:
-        name, kind = attribute.name, attribute.type or _kind_of(attribute)
+        name, kind = intern(attribute.name), attribute.type or _kind_of(attribute)
         if name in values:
             raise FuseError(f"attribute {name!r} of {path!r} is given twice")
         read = _READ.get(kind)

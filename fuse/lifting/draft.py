@@ -34,7 +34,12 @@ class Node(NamedTuple):
     proto: onnx.NodeProto
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name or next(filter(None, self.outputs), '')!r}"
+        return label(self.kind, self.name or next(filter(None, self.outputs), ""))
+
+
+def label(kind: str, name: str) -> str:
+    """How errors name a node."""
+    return f"{kind if kind.isprintable() else repr(kind)} {name!r}"
 
 
 class Draft:
@@ -88,13 +93,13 @@ def _add_constant(draft: Draft, tensor: Tensor) -> None:
 def _read_node(draft: Draft, proto: onnx.NodeProto, weights: Weights) -> Node:
     # A slice of a repeated field is read at once; iterating over it takes four times as long. Each
     # read makes new strings: interned, a name that a thousand nodes read is kept once.
-    kind, domain, name = intern(proto.op_type), proto.domain, proto.name
+    kind, domain, name = intern(proto.op_type), intern(proto.domain), intern(proto.name)
     inputs, outputs = tuple(map(intern, proto.input[:])), tuple(map(intern, proto.output[:]))
     path = outputs[0] if outputs and outputs[0] else next(filter(None, outputs), "")
     if not kind:
         raise FuseError(f"node {name or path!r} has no op_type{draft.where}")
     if not path:
-        raise FuseError(f"{kind} {name!r} has no outputs{draft.where}")
+        raise FuseError(f"{label(kind, name)} has no outputs{draft.where}")
     if domain and domain != "ai.onnx":
         kind = intern(f"{domain}.{kind}")
     attributes = proto.attribute
@@ -104,7 +109,7 @@ def _read_node(draft: Draft, proto: onnx.NodeProto, weights: Weights) -> Node:
     attrs, bodies = read_attributes(attributes, path, weights)
     reads = inputs
     for key in bodies:
-        where = f" in {key} of {kind} {name or path!r}"
+        where = f" in {key} of {label(kind, name or path)}"
         attrs[key] = body = read_graph(attrs[key], weights, f"{path}/{key}:", where)
         reads += tuple(body.free)
     return Node(kind, name, inputs, outputs, attrs, bodies, reads, proto)

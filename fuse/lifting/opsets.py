@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import intern
+
 import onnx
 
 from fuse.types import FuseError
@@ -13,7 +15,7 @@ def read_opsets(model: onnx.ModelProto) -> dict[str, int]:
     """Domain ("" for ai.onnx) -> version. Errors: ai.onnx before 7 or newer than onnx knows."""
     opsets: dict[str, int] = {}
     for entry in model.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = "" if entry.domain == "ai.onnx" else intern(entry.domain)
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise FuseError(
                 f"domain {domain or 'ai.onnx'!r} is imported as opset {opsets[domain]} and as {entry.version}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 from fuse.types import FuseError
 
@@ -25,6 +26,8 @@ _SIGNATURES = {
 #: A protobuf of a model starts with one of these fields: ir_version, opset_import, producer_name,
 #: graph (field numbers 1, 8, 2, 7).
 _FIRST_BYTES = frozenset(b"\x08\x42\x12\x3a")
+#: Bytes of the largest message that protobuf reads.
+LARGEST = 2**31 - 1
 #: Input in the textual forms of onnx's own readers, by file ending.
 _TEXT_ENDINGS = frozenset({".onnxtxt", ".onnxtext"})
 
@@ -62,7 +65,7 @@ def _of_proto(proto: onnx.ModelProto, folder: str | None) -> Source:
     except (EncodeError, ValueError) as error:
         raise FuseError("the ModelProto holds over 2 GB; keep its weights as external data") from error
     real = (os.path.realpath(folder),) if folder is not None else ()
-    return Source(proto, proto.graph.name or "model", hashlib.sha256(data).hexdigest(), folder, real)
+    return Source(proto, str(proto.graph.name or "model"), hashlib.sha256(data).hexdigest(), folder, real)
 
 
 def _of_onnx_ir(model: object) -> Source:
@@ -82,6 +85,10 @@ def _of_file(path: Path) -> Source:
     if path.is_dir():
         raise FuseError(f"{path} is a folder, not a model file")
     try:
+        if path.stat().st_size > LARGEST:
+            raise FuseError(
+                f"{path} is over 2 GB, which protobuf cannot hold; keep its weights as external data"
+            )
         data = path.read_bytes()
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
@@ -121,3 +128,19 @@ def _parse(path: Path, data: bytes) -> onnx.ModelProto:
     if not proto.HasField("graph") and not proto.ir_version and not proto.opset_import:
         raise FuseError(f"{path} is not an ONNX model")
     return proto
+
+
+def refuse_undecodable(proto: Message) -> None:
+    """Raise if any text in a model is not utf-8, and say which field has it."""
+    waiting: list[Message] = [proto]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            values = (
+                value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else (value,)
+            )
+            if field.type == field.TYPE_STRING:
+                bad = next((text for text in values if isinstance(text, bytes)), None)
+                if bad is not None:
+                    raise FuseError(f"{field.containing_type.name}.{field.name} {bad!r} is not utf-8")
+            elif field.type == field.TYPE_MESSAGE:
+                waiting.extend(values)
