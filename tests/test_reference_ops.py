@@ -120,7 +120,8 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     ("Equal", 13, {}, [whole(0, 2, 6), whole(0, 2, 6)], 1),
     ("IsNaN", 13, {}, [np.asarray([1, np.nan, np.inf], np.float32)], 1),
     # moving elements
-    ("Slice", 13, {}, [X, np.asarray([-1, 0]), np.asarray([-100, 2]), np.asarray([2, 1]), np.asarray([-2, 1])], 1),
+    ("Slice", 13, {}, [X, np.asarray([-1, 0]), np.asarray([-100, 2]), np.asarray([2, 1]),
+     np.asarray([-2, 1])], 1),
     ("Slice", 9, {"starts": [1], "ends": [1000], "axes": [1]}, [X], 1),
     ("Split", 11, {"axis": 1, "split": [1, 2]}, [X], 2),
     ("Split", 18, {"axis": 2, "num_outputs": 3}, [X], 3),
@@ -143,7 +144,8 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     # products
     ("MatMul", 13, {}, [normal(2, 1, 3, 4), normal(5, 4, 6)], 1),
     ("MatMul", 13, {}, [normal(4), normal(2, 4, 3)], 1),
-    ("Gemm", 13, {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}, [normal(4, 3), normal(5, 4), normal(5)], 1),
+    ("Gemm", 13, {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}, [normal(4, 3), normal(5, 4),
+     normal(5)], 1),
     ("Conv", 11, {"pads": [1, 0, 2, 1], "strides": [2, 1], "dilations": [1, 2], "group": 2},
      [normal(2, 4, 7, 8), normal(6, 2, 3, 2), normal(6)], 1),
     ("Conv", 11, {"auto_pad": "SAME_LOWER", "strides": [2]}, [normal(1, 3, 9), normal(4, 3, 4)], 1),
@@ -160,7 +162,8 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     ("LayerNormalization", 17, {}, [X, normal(4)], 1),
     ("RMSNormalization", 23, {"epsilon": 1e-3}, [X, normal(4)], 1),
     ("SimplifiedLayerNormalization", 14, {"epsilon": 1e-3, "axis": -1}, [X, normal(4)], 1),
-    (f"{MS}.SkipLayerNormalization", 17, {"epsilon": 1e-3}, [X, normal(2, 3, 4), normal(4), normal(4), normal(4)], 4),
+    (f"{MS}.SkipLayerNormalization", 17, {"epsilon": 1e-3}, [X, normal(2, 3, 4), normal(4), normal(4),
+     normal(4)], 4),
     (f"{MS}.SkipSimplifiedLayerNormalization", 17, {"epsilon": 1e-3}, [X, normal(2, 3, 4), normal(4)], 1),
     ("BatchNormalization", 15, {}, [normal(2, 3, 4), normal(3), normal(3), normal(3), positive(3)], 1),
     ("InstanceNormalization", 6, {}, [normal(2, 3, 4, 2), normal(3), normal(3)], 1),
@@ -172,26 +175,32 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     # activations and products of com.microsoft
     (f"{MS}.Gelu", 17, {}, [X], 1), (f"{MS}.BiasGelu", 17, {}, [X, normal(4)], 1),
     (f"{MS}.FastGelu", 17, {}, [X, normal(4)], 1), (f"{MS}.QuickGelu", 17, {"alpha": 1.3}, [X], 1),
-    (f"{MS}.FusedMatMul", 17, {"alpha": 0.3, "transA": 1, "transB": 1}, [normal(2, 4, 3), normal(2, 5, 4)], 1),
+    (f"{MS}.FusedMatMul", 17, {"alpha": 0.3, "transA": 1, "transB": 1}, [normal(2, 4, 3), normal(2, 5, 4)],
+     1),
     (f"{MS}.FusedMatMul", 17, {"transBatchA": 1}, [normal(3, 2, 4), normal(2, 4, 5)], 1),
     (f"{MS}.FusedGemm", 17, {"activation": "LeakyRelu", "activation_alpha": 0.3, "transB": 1},
      [normal(3, 4), normal(5, 4), normal(5)], 1),
     (f"{MS}.FusedConv", 17, {"activation": "Relu"}, [normal(1, 2, 5, 5), normal(3, 2, 3, 3), normal(3)], 1),
     # quantization
     ("QuantizeLinear", 13, {"axis": 1}, [X * 9, positive(3), whole(0, 9, 3, dtype=np.uint8)], 1),
-    ("DequantizeLinear", 13, {"axis": 0}, [whole(-99, 99, 3, 4, dtype=np.int8), positive(3), np.zeros(3, np.int8)], 1),
+    ("DequantizeLinear", 13, {"axis": 0}, [whole(-99, 99, 3, 4, dtype=np.int8), positive(3),
+     np.zeros(3, np.int8)], 1),
     ("DequantizeLinear", 21, {"axis": 1, "block_size": 2},
      [whole(0, 255, 3, 4, dtype=np.uint8), positive(3, 2), whole(0, 9, 3, 2, dtype=np.uint8)], 1),
     ("DynamicQuantizeLinear", 11, {}, [X], 3),
     ("MatMulInteger", 10, {}, [whole(0, 255, 2, 3, 4, dtype=np.uint8), whole(-99, 99, 4, 5, dtype=np.int8),
                                np.asarray(7, np.uint8), whole(-5, 5, 5, dtype=np.int8)], 1),
     ("ConvInteger", 10, {"pads": [1, 1, 1, 1]}, [whole(0, 255, 1, 2, 5, 5, dtype=np.uint8),
-                                                 whole(0, 255, 3, 2, 3, 3, dtype=np.uint8), np.asarray(9, np.uint8)], 1),
-    ("QLinearMatMul", 10, {}, [whole(0, 255, 3, 4, dtype=np.uint8), np.asarray(0.02, np.float32), np.asarray(9, np.uint8),
-                               whole(0, 255, 4, 5, dtype=np.uint8), np.asarray(0.01, np.float32), np.asarray(3, np.uint8),
+                                                 whole(0, 255, 3, 2, 3, 3, dtype=np.uint8),
+                                                 np.asarray(9, np.uint8)], 1),
+    ("QLinearMatMul", 10, {}, [whole(0, 255, 3, 4, dtype=np.uint8), np.asarray(0.02, np.float32),
+     np.asarray(9, np.uint8),
+                               whole(0, 255, 4, 5, dtype=np.uint8), np.asarray(0.01, np.float32),
+                               np.asarray(3, np.uint8),
                                np.asarray(0.05, np.float32), np.asarray(100, np.uint8)], 1),
     (f"{MS}.MatMulNBits", 17, {"K": 20, "N": 3, "bits": 4, "block_size": 16},
-     [normal(2, 20), whole(0, 255, 3, 2, 8, dtype=np.uint8), positive(6), whole(0, 255, 3, dtype=np.uint8)], 1),
+     [normal(2, 20), whole(0, 255, 3, 2, 8, dtype=np.uint8), positive(6),
+     whole(0, 255, 3, dtype=np.uint8)], 1),
     (f"{MS}.MatMulNBits", 17, {"K": 32, "N": 3, "bits": 8, "block_size": 16},
      [normal(2, 32), whole(0, 255, 3, 2, 16, dtype=np.uint8), positive(6)], 1),
     (f"{MS}.MatMulIntegerToFloat", 17, {},
@@ -210,14 +219,18 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     ("GRU", 14, {"hidden_size": 3, "linear_before_reset": 1},
      [normal(4, 2, 5), normal(1, 9, 5), normal(1, 9, 3), normal(1, 18)], 2),
     # attention
-    ("Attention", 23, {}, [normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 6), whole(0, 2, 3, 5) > 0], 1),
+    ("Attention", 23, {}, [normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 6),
+     whole(0, 2, 3, 5) > 0], 1),
     ("Attention", 23, {"q_num_heads": 4, "kv_num_heads": 2, "is_causal": 1, "scale": 0.3},
-     [normal(2, 3, 32), normal(2, 3, 16), normal(2, 3, 16), normal(2, 1, 3, 5), normal(2, 2, 2, 8), normal(2, 2, 2, 8)], 3),
-    *(("RotaryEmbedding", 23, {"interleaved": turn}, [normal(2, 4, 3, 8), normal(9, 4), normal(9, 4), whole(0, 9, 2, 3)], 1)
+     [normal(2, 3, 32), normal(2, 3, 16), normal(2, 3, 16), normal(2, 1, 3, 5), normal(2, 2, 2, 8),
+     normal(2, 2, 2, 8)], 3),
+    *(("RotaryEmbedding", 23, {"interleaved": turn}, [normal(2, 4, 3, 8), normal(9, 4), normal(9, 4),
+     whole(0, 9, 2, 3)], 1)
       for turn in (0, 1)),
     ("RotaryEmbedding", 23, {"num_heads": 2, "rotary_embedding_dim": 4},
      [normal(2, 3, 16), normal(2, 3, 2), normal(2, 3, 2)], 1),
-    (f"{MS}.RotaryEmbedding", 17, {"interleaved": 1}, [normal(2, 3, 16), np.asarray([4]), normal(9, 4), normal(9, 4)], 1),
+    (f"{MS}.RotaryEmbedding", 17, {"interleaved": 1}, [normal(2, 3, 16), np.asarray([4]), normal(9, 4),
+     normal(9, 4)], 1),
     (f"{MS}.Attention", 17, {"num_heads": 2, "unidirectional": 1},
      [normal(2, 3, 8), normal(8, 24), normal(24), np.asarray([[1, 1, 0], [1, 1, 1]], np.int32)], 1),
     (f"{MS}.Attention", 17, {"num_heads": 2, "scale": 0.2, "mask_filter_value": -50.0},
@@ -225,7 +238,8 @@ CASES: list[tuple[str, int, dict[str, Any], list[np.ndarray | None], int]] = [
     (f"{MS}.MultiHeadAttention", 17, {"num_heads": 2},
      [normal(2, 3, 8), normal(2, 5, 8), normal(2, 5, 8), normal(24), None, normal(1, 2, 3, 5)], 1),
     (f"{MS}.MultiHeadAttention", 17, {"num_heads": 2},
-     [normal(2, 3, 8), normal(2, 1, 8), normal(2, 1, 8), None, None, None, normal(2, 2, 4, 4), normal(2, 2, 4, 4)], 3),
+     [normal(2, 3, 8), normal(2, 1, 8), normal(2, 1, 8), None, None, None, normal(2, 2, 4, 4),
+     normal(2, 2, 4, 4)], 3),
     (f"{MS}.GroupQueryAttention", 17, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1},
      [normal(2, 3, 64), normal(2, 3, 32), normal(2, 3, 32), None, None, np.asarray([2, 2], np.int32),
       np.asarray(3, np.int32), normal(9, 8), normal(9, 8)], 3),
@@ -250,3 +264,118 @@ def test_own_implementation_agrees_with_onnxruntime(case: tuple[Any, ...]) -> No
         raise
     for got, want in zip(run_own(kind, opset, attrs, operands, outputs), wanted, strict=True):
         close(got, want)
+
+
+# ---- the expected values of ONNX's own node tests -------------------------------------------------
+#: Node tests that ask for what evaluation does not do: draw a dropout mask.
+NOT_EVALUATED = frozenset({
+    "test_training_dropout_default", "test_training_dropout_default_mask", "test_training_dropout",
+    "test_training_dropout_mask",
+})  # fmt: skip
+#: Largest difference by the size of an element in bytes, relative to the larger of 1 and the value.
+NODE_LIMITS = {1: 0.0, 2: 2e-2, 4: 1e-3, 8: 1e-3}
+
+
+def node_tests() -> Iterator[Any]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in collect_testcases(None):
+            if len(case.model.graph.node) == 1 and case.name not in NOT_EVALUATED:
+                yield case
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            value = numpy_helper.to_array(value)
+        elif attribute.type == onnx.AttributeProto.STRINGS:
+            value = tuple(text.decode() for text in value)
+        found[attribute.name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def node_fault(case: Any) -> str:
+    """What is wrong with the own implementation on a node test; empty where nothing is, or there is none."""
+    graph = case.model.graph
+    node = graph.node[0]
+    kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    opset = next((o.version for o in case.model.opset_import if o.domain == node.domain), 1)
+    call = Call(kind, attributes(node), opset, tuple(bool(name) for name in node.output))
+    if ops.implementation(call) is None:
+        return ""
+    for inputs, outputs in case.data_sets:
+        feeds = dict(zip((i.name for i in graph.input), map(array, inputs), strict=True))
+        with np.errstate(all="ignore"):
+            found = dict(zip(node.output, ops.run(call, [feeds.get(n) for n in node.input]), strict=False))
+        for value, want in zip(graph.output, map(array, outputs), strict=True):
+            if not isinstance(want, np.ndarray):
+                continue  # a sequence passes as it is
+            got = np.asarray(found[value.name])
+            if got.shape != want.shape or (got.dtype != want.dtype and want.dtype.kind not in "UO"):
+                return f"{case.name}: {got.dtype}{got.shape} for {want.dtype}{want.shape}"
+            if want.dtype.kind not in "fV":
+                same = np.array_equal(got, want)
+            else:
+                a, b = got.astype(np.float64), want.astype(np.float64)
+                limit = NODE_LIMITS[want.dtype.itemsize]
+                same = bool(np.isclose(a, b, rtol=limit, atol=limit, equal_nan=True).all())
+            if not same:
+                return f"{case.name}: values differ"
+    return ""
+
+
+def test_own_implementations_agree_with_the_node_tests_of_onnx() -> None:
+    assert [fault for case in node_tests() if (fault := node_fault(case))] == []
+
+
+# ---- the rest ------------------------------------------------------------------------------------
+def test_what_has_no_own_implementation_runs_by_onnx() -> None:
+    x = normal(1, 1, 3, 3)
+    scales = np.asarray([1, 1, 2, 2], np.float32)
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    call = Call("Resize", attrs, 13, (True,))
+    assert ops.implementation(call) is None
+    np.testing.assert_array_equal(ops.run(call, [x, None, scales])[0], x.repeat(2, 2).repeat(2, 3))
+
+
+def test_version_of_the_opset_decides() -> None:
+    x = normal(2, 3, 4)
+    old = ops.run(Call("Softmax", {}, 12, (True,)), [x])[0]
+    new = ops.run(Call("Softmax", {}, 13, (True,)), [x])[0]
+    np.testing.assert_allclose(old.reshape(2, -1).sum(1), 1, rtol=1e-6)
+    np.testing.assert_allclose(new.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("acme.ops.Mystery", "no implementation for acme.ops Mystery"),
+        ("NoSuchOperator", "no implementation for ai.onnx NoSuchOperator"),
+    ],
+)
+def test_unknown_operator_is_named(kind: str, message: str) -> None:
+    with pytest.raises(FuseError, match=message):
+        ops.run(Call(kind, {}, 1, (True,)), [normal(2)])
+
+
+def test_operands_that_do_not_fit_are_named() -> None:
+    with pytest.raises(FuseError, match=r"MatMul does not run on f32\[2, 3\], f32\[4, 5\]"):
+        ops.run(Call("MatMul", {}, 13, (True,)), [normal(2, 3), normal(4, 5)])
+    with pytest.raises(FuseError, match="Gather reads row 9 of 4"):
+        ops.run(Call("Gather", {}, 13, (True,)), [normal(4, 2), np.asarray([1, 9])])
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_sums_of_narrow_types_are_carried_wide(name: str) -> None:
+    ones = np.ones((1, 4096), ops.numpy_dtype(name))
+    total = ops.run(Call("MatMul", {}, 13, (True,)), [ones, ones.T])[0]
+    assert total.dtype == ones.dtype
+    assert float(total[0, 0]) == 4096.0
