@@ -1,0 +1,169 @@
+"""What never changes after lifting: the model's facts, and the tables that every copy of a graph shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fuse.operators import Content, Op, Tensor
+from fuse.types import Type
+
+if TYPE_CHECKING:
+    from fuse.ir import Graph
+
+#: Operators that only rearrange or decode: what they make of constants is a constant too, though it
+#: is never computed here (a slice of packed weights, a transposed embedding, dequantized weights).
+FROM_CONSTANTS = frozenset(
+    "Transpose Reshape Slice Split Squeeze Unsqueeze Flatten Cast CastLike Identity Concat Expand Neg Gather "
+    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the file says beside its graph.
+
+    opsets: domain ("" for ai.onnx) -> version. conflicts: contradictions in the file whose meaning
+    is clear all the same. lifting: how many nodes each normalization of the lift touched.
+    """
+
+    name: str
+    sha256: str
+    opsets: Mapping[str, int]
+    ir_version: int
+    nodes: int
+    proto: object = None
+    folder: str | None = None
+    conflicts: tuple[str, ...] = ()
+    lifting: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Base:
+    """The tables of one graph, made at lift and shared by every copy of it."""
+
+    model: Model
+    prefix: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    lifted: tuple[Op, ...]
+    types: Mapping[str, Type]
+    contents: Mapping[str, Content]
+    constants: Mapping[str, Tensor]
+    overridable: Mapping[str, Tensor]
+    nodes: tuple[object, ...]
+    producer: Mapping[str, int]
+    readers: Mapping[str, tuple[int, ...]]
+    captured: Mapping[str, tuple[int, ...]]
+    by_kind: Mapping[str, tuple[int, ...]]
+    owners: tuple[int, ...]
+    derived: frozenset[str]
+    output_set: frozenset[str]
+
+
+def make_base(
+    *,
+    model: Model,
+    prefix: str,
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    ops: Iterable[Op],
+    types: Mapping[str, Type],
+    contents: Mapping[str, Content],
+    constants: Mapping[str, Tensor],
+    overridable: Mapping[str, Tensor] | None = None,
+    nodes: Iterable[object] = (),
+) -> Base:
+    """Index lifted ops, given in topological order; each gets its slot here.
+
+    A value that a body captures is read by the op that owns the body. overridable: graph inputs
+    that have a default, by name; they are not constants. nodes: what each op was lifted from, kept
+    for lowering.
+    """
+    ops, nodes, derived = _constants_first(list(ops), list(nodes), constants)
+    lifted = tuple(op._replace(slot=slot) for slot, op in enumerate(ops))
+    producer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    captured: dict[str, list[int]] = {}
+    by_kind: dict[str, list[int]] = {}
+    owners: list[int] = []
+    for slot, op in enumerate(lifted):
+        by_kind.setdefault(op.kind, []).append(slot)
+        for value in op.outputs:
+            if value:
+                producer[value] = slot
+        for value in op.inputs:
+            if value and value not in constants:
+                slots = readers.setdefault(value, [])
+                if not slots or slots[-1] != slot:
+                    slots.append(slot)
+        bodies = op.bodies if op.attrs else {}
+        if bodies:
+            owners.append(slot)
+            for value in dict.fromkeys(v for body in bodies.values() for v in captures(body)):
+                if value in constants:
+                    continue
+                captured.setdefault(value, []).append(slot)
+                slots = readers.setdefault(value, [])
+                if not slots or slots[-1] != slot:
+                    slots.append(slot)
+    outputs = tuple(outputs)
+    return Base(
+        model=model,
+        prefix=prefix,
+        inputs=tuple(inputs),
+        outputs=outputs,
+        lifted=lifted,
+        types=types,
+        contents=contents,
+        constants=constants,
+        overridable=overridable or {},
+        nodes=tuple(nodes),
+        producer=producer,
+        readers={value: tuple(slots) for value, slots in readers.items()},
+        captured={value: tuple(slots) for value, slots in captured.items()},
+        by_kind={kind: tuple(slots) for kind, slots in by_kind.items()},
+        owners=tuple(owners),
+        derived=derived,
+        output_set=frozenset(outputs),
+    )
+
+
+def _constants_first(
+    ops: list[Op], nodes: list[object], constants: Mapping[str, Tensor]
+) -> tuple[list[Op], list[object], frozenset[str]]:
+    """Ops that only rearrange constants come first, the order else kept; and what they make.
+
+    A weight transposed just before its product would otherwise stand in the way of every fusion
+    that runs earlier than that.
+    """
+    derived: set[str] = set()
+    first: list[int] = []
+    rest: list[int] = []
+    for index, op in enumerate(ops):
+        fixed = op.kind in FROM_CONSTANTS and any(op.inputs)
+        if fixed and all(v in constants or v in derived or not v for v in op.inputs):
+            derived.update(v for v in op.outputs if v)
+            first.append(index)
+        else:
+            rest.append(index)
+    if not first:
+        return ops, nodes, frozenset()
+    order = first + rest
+    return [ops[i] for i in order], [nodes[i] for i in order] if nodes else [], frozenset(derived)
+
+
+def captures(body: Graph) -> dict[str, None]:
+    """The values of enclosing graphs that a body (or a body inside it) reads, in order."""
+    base = body.base
+    found: dict[str, None] = {}
+    own = set(base.inputs)
+    for op in base.lifted:
+        for value in op.inputs:
+            if value and value not in own and value not in base.producer:
+                found[value] = None
+        for inner in op.bodies.values():
+            found.update((v, None) for v in captures(inner) if v not in own and v not in base.producer)
+    found.update((v, None) for v in base.outputs if v not in own and v not in base.producer)
+    return found
