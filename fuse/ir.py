@@ -19,9 +19,19 @@ from fuse.tables import Base, Model, captures, make_base
 from fuse.types import UNKNOWN, Dims, Expr, FuseError, Type
 
 __all__ = [
-    "SMALL_CONSTANT_BYTES", "Base", "Content", "Element", "Graph", "Model", "Op", "Tensor", "captures", "leaves",
-    "make_base", "unfuse",
-]  # fmt: skip
+    "SMALL_CONSTANT_BYTES",
+    "Base",
+    "Content",
+    "Element",
+    "Graph",
+    "Model",
+    "Op",
+    "Tensor",
+    "captures",
+    "leaves",
+    "make_base",
+    "unfuse",
+]
 
 
 class Graph(Owned):

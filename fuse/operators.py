@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -84,7 +84,8 @@ class Op(NamedTuple):
     @property
     def bodies(self) -> dict[str, Graph]:
         """The subgraphs of an If, Loop or Scan by attribute name."""
-        return {key: value for key, value in self.attrs.items() if isinstance(value, Owned)}
+        owned = {key: value for key, value in self.attrs.items() if isinstance(value, Owned)}
+        return cast("dict[str, Graph]", owned)
 
 
 def leaves(op: Op) -> list[Op]:

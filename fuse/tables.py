@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: is never computed here (a slice of packed weights, a transposed embedding, dequantized weights).
 FROM_CONSTANTS = frozenset(
     "Transpose Reshape Slice Split Squeeze Unsqueeze Flatten Cast CastLike Identity Concat Expand Neg Gather "
-    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()  # noqa: SIM905
+    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()
 )
 
 
