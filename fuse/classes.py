@@ -74,6 +74,22 @@ _PRODUCT = {
     "alpha": Attr(1.0, "scales the product"),
     "beta": Attr(1.0, "scales the bias"),
 }
+_QUANTIZED = _PRODUCT | {
+    "bits": Attr(REQUIRED, "bits of a code"),
+    "storage": Attr(
+        "values", "values: codes is a matrix, one code an element; blocks: packed rows [out, blocks, bytes]"
+    ),
+    "granularity": Attr(
+        "tensor", "tensor: one scale; output: one for each; block: one for each block of inputs of an output"
+    ),
+    "block_size": Attr(0, "inputs that share a scale (block)"),
+    "activation": Attr(
+        "none",
+        "what x is rounded to: none; dynamic (u8, by its range as the op runs); static (by x_scale and "
+        "x_zero_point). An x of integers is in codes already",
+    ),
+    "x_codes": Attr("", "element type that a float x is rounded to (static)"),
+}
 _MERGED = {
     "biases": Attr(REQUIRED, "for each member, 1 where it has a bias"),
     "trans_weights": Attr(REQUIRED, "for each member, 1 where its weight is [out, in]"),
@@ -219,6 +235,12 @@ CLASSES: dict[str, FusedClass] = {
                 ),
                 "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
             },
+        ),
+        _declare(
+            "quantized_matmul",
+            "x codes scales zero_points bias x_scale x_zero_point",
+            "x times (codes - zero points) scales, plus a row of bias",
+            attrs=_QUANTIZED,
         ),
         _declare("matmul_bias", "x weight bias", "x times weight, plus a row of bias", attrs=_PRODUCT),
         _declare(

@@ -150,6 +150,9 @@ def _product(graph: Graph, op: Op) -> Product | None:
         trans = a.get("trans_x", 0), a.get("trans_weight", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
         x, weight, bias = op.inputs[:3]
         return Product(x, weight, bias, *trans, True, op.outputs[0], op)
+    if op.kind == "quantized_matmul":
+        trans = a.get("trans_x", 0), a.get("trans_weight", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
+        return Product(op.inputs[0], op.inputs[1], op.inputs[4], *trans, False, op.outputs[0], op)
     if op.kind == "com.microsoft.MatMulNBits":
         bias = _operand(op, 5)
         return Product(op.inputs[0], op.inputs[1], bias, 0, 1, 1.0, 1.0, False, op.outputs[0], op)
@@ -181,9 +184,9 @@ def _dequantized(graph: Graph, weight: str) -> bool:
     return False
 
 
-product = _reads("MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias")(
-    _product
-)
+product = _reads(
+    "MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias", "quantized_matmul"
+)(_product)
 
 _ACTIVATIONS = {
     "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),

@@ -23,6 +23,7 @@ from fuse.rules.products import (
     merged_qkv,
 )
 from fuse.rules.regions import elementwise_region
+from fuse.rules.quantized import quantized_matmul
 from fuse.rules.rotation import rope
 
 RULES: tuple[Rule, ...] = (
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     rope,
     attention,
     # products
+    quantized_matmul,
     matmul_bias,
     merged_qkv,
     merged_gate_up,

@@ -20,12 +20,13 @@ from reference.definitions.case import Array, Case, Definition
 from reference.definitions.mixtures import MIXTURES
 from reference.definitions.norms import NORMS
 from reference.definitions.products import PRODUCTS
+from reference.definitions.quantized import QUANTIZED
 from reference.definitions.rotations import ROTATIONS
 from reference.ops.call import NUMPY
 
 #: Class -> its definition.
 DEFINITIONS: Mapping[str, Definition] = {
-    **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES,
+    **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES, **QUANTIZED,
     **MIXTURES,
 }  # fmt: skip
 
