@@ -10,43 +10,11 @@ all that the attributes count. Attributes with a default are left out of an op w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-#: Marks an attribute that every op of the class must carry.
-REQUIRED: Any = object()
-
-
-class Attr(NamedTuple):
-    """An attribute: its default (REQUIRED where there is none) and what it means, with its unit."""
-
-    default: Any
-    meaning: str
-
-
-class FusedClass(NamedTuple):
-    name: str
-    operands: tuple[str, ...]
-    attrs: dict[str, Attr]
-    outputs: tuple[str, ...]
-    meaning: str
-    composed_of: tuple[str, ...] = ()
-    #: Its definition is its members' definitions in order.
-    composite: bool = False
-
-
-def _declare(
-    name: str,
-    operands: str,
-    meaning: str,
-    outputs: str = "y",
-    attrs: dict[str, Attr] | None = None,
-    composed_of: tuple[str, ...] = (),
-    composite: bool = False,
-) -> FusedClass:
-    return FusedClass(
-        name, tuple(operands.split()), attrs or {}, tuple(outputs.split()), meaning, composed_of, composite
-    )
-
+from fuse.classes_sequences import ATTENTION, SEQUENCES
+from fuse.declare import REQUIRED, Attr, FusedClass
+from fuse.declare import declare as _declare
 
 _RMS = {
     "eps": Attr(REQUIRED, "added to the mean square before the root"),
@@ -176,7 +144,10 @@ CLASSES: dict[str, FusedClass] = {
             "x weight bias",
             "x less its mean, over its standard deviation, over a group of channels and all that lies behind "
             "them; times weight and plus bias, one number a channel",
-            attrs={"groups": Attr(REQUIRED, "groups of channels"), "eps": Attr(REQUIRED, "added to the variance before the root")},
+            attrs={
+                "groups": Attr(REQUIRED, "groups of channels"),
+                "eps": Attr(REQUIRED, "added to the variance before the root"),
+            },
         ),
         _declare("gelu", "x", "x times the normal distribution function of x, by erf"),
         _declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
@@ -202,39 +173,7 @@ CLASSES: dict[str, FusedClass] = {
             "attention",
             "q k v mask*",
             "softmax(scale q k^T, capped and masked) v, heads by heads",
-            attrs={
-                "q_layout": Attr(
-                    REQUIRED,
-                    "axes of q as letters: b batch, h heads, s rows, d width; joined letters are one axis",
-                ),
-                "k_layout": Attr(REQUIRED, "axes of k (h: key heads)"),
-                "v_layout": Attr(REQUIRED, "axes of v (h: key heads)"),
-                "out_layout": Attr(REQUIRED, "axes of the result"),
-                "heads": Attr(REQUIRED, "query heads; 0 where nothing needs them (a batch of products)"),
-                "groups": Attr(1, "query heads a key head"),
-                "scale": Attr(REQUIRED, "product of every scalar factor of the scores"),
-                "mask": Attr(
-                    (),
-                    "what happens to the scores, outermost first: add (operand), keep (operand true keeps), drop (operand true "
-                    "drops), cap, divide (operand divides). One operand each in that order, but cap has none",
-                ),
-                "fill": Attr(
-                    (),
-                    "for each keep or drop, in order, what replaces a dropped score (-inf or very negative)",
-                ),
-                "mask_layouts": Attr(
-                    (),
-                    "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t)",
-                ),
-                "causal": Attr(
-                    False, "the mask is exactly the lower triangle (recorded; the operand stands)"
-                ),
-                "softcap": Attr(0.0, "cap of the scores, 0: none"),
-                "empty_rows": Attr(
-                    "nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"
-                ),
-                "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
-            },
+            attrs=ATTENTION,
         ),
         _declare(
             "quantized_matmul",
@@ -330,6 +269,7 @@ CLASSES: dict[str, FusedClass] = {
             attrs=_NORM | _ROPE | _PERM | _AXIS,
             composed_of=("rope_kv_append", "qk_norm_rope", "kv_append"),
         ),
+        *SEQUENCES,
         _declare(
             "moe",
             f"x scores choice {_EXPERTS}",
@@ -379,7 +319,10 @@ CLASSES: dict[str, FusedClass] = {
             composite=True,
         ),
         _declare(
-            "mlp_block", "x", "a product, an activation or a gate of it, and the product of that", composite=True
+            "mlp_block",
+            "x",
+            "a product, an activation or a gate of it, and the product of that",
+            composite=True,
         ),
         _declare(
             "transformer_layer",
