@@ -57,7 +57,7 @@ def _lifted(given: Source) -> Graph:
     draft = read_graph(proto.graph, weights)
     if not draft.outputs:
         raise FuseError(f"the graph of {given.name} has no outputs")
-    lift = Lift(proto, opsets, draft)
+    lift = Lift(proto, opsets, draft, weights)
     lift.counts["functions"] = inlined
     graph = lift.graph(draft, None, ())
     return finish(graph, given, proto, opsets, weights, lift)

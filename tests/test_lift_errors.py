@@ -339,6 +339,16 @@ def test_a_proto_without_a_folder_loads_and_cannot_be_read(tmp_path: Path) -> No
         tensor.array()
 
 
+def test_tiny_external_data_is_read_for_the_shapes_where_it_can_be(tmp_path: Path) -> None:
+    shape = external("w", np.int64([4, 16]), "w.bin")
+    path = save(
+        of_nodes([helper.make_node("Reshape", ["x", "w"], ["y"])], {"x": [8, 8]}, ["y"], [shape]), tmp_path
+    )
+    (tmp_path / "w.bin").write_bytes(np.int64([4, 16]).tobytes())
+    assert str(load(path).type("y")) == "f32[4,16]"
+    assert load(onnx.load(path, load_external_data=False)).content("w") is None
+
+
 def test_an_onnx_ir_model_knows_its_folder(tmp_path: Path) -> None:
     import onnx_ir
 

@@ -162,8 +162,11 @@ def make_sparse(proto: onnx.SparseTensorProto, name: str, weights: Weights) -> T
     return Tensor(name, values.dtype, dims, nbytes, dense, proto)
 
 
-def content_of(tensor: Tensor) -> Content | None:
-    """The elements of a small tensor, flat: integers and booleans, and single floats."""
+def content_of(tensor: Tensor, weights: Weights) -> Content | None:
+    """The elements of a small tensor, flat: integers and booleans, and single floats.
+
+    None for what is larger, and for external data of a model that came without a folder.
+    """
     dtype, count = tensor.dtype, math.prod(tensor.dims)
     floating = dtype in FLOATS
     if count > (1 if floating else SMALL_CONTENT) or not (floating or dtype == "bool" or dtype in INTEGERS):
@@ -178,5 +181,13 @@ def content_of(tensor: Tensor) -> Content | None:
                 f"constant {tensor.name!r} has {len(raw)} bytes for {list(tensor.dims)} of {dtype}"
             )
         return struct.unpack(form, raw)
+    if weights.folder is None and _is_external(proto):
+        return None
     as_python = float if floating else bool if dtype == "bool" else int
     return tuple(map(as_python, tensor.array().reshape(-1).tolist()))
+
+
+def _is_external(proto: object) -> bool:
+    if isinstance(proto, onnx.SparseTensorProto):
+        return _is_external(proto.values) or _is_external(proto.indices)
+    return isinstance(proto, onnx.TensorProto) and proto.data_location == _EXTERNAL

@@ -16,7 +16,7 @@ from fuse.lifting.bodies import body_types
 from fuse.lifting.conflicts import Conflicts
 from fuse.lifting.constants import constant_node
 from fuse.lifting.draft import Draft, Node
-from fuse.lifting.tensors import content_of
+from fuse.lifting.tensors import Weights, content_of
 from fuse.shapes import infer
 from fuse.types import DTYPES, UNKNOWN, FuseError, Type
 
@@ -74,7 +74,10 @@ class Scope:
 class Lift:
     """The state of one lift: the tables that all its graphs share."""
 
-    def __init__(self, proto: onnx.ModelProto, opsets: dict[str, int], draft: Draft) -> None:
+    def __init__(
+        self, proto: onnx.ModelProto, opsets: dict[str, int], draft: Draft, weights: Weights
+    ) -> None:
+        self.weights = weights
         self.opsets, self.opset = opsets, opsets.get("", 0)
         self.old = 0 < proto.ir_version < FIRST_IR_WITH_CONSTANTS
         self.types: dict[str, Type] = {}
@@ -167,7 +170,7 @@ class Lift:
     def _constant(self, path: str, tensor: Tensor) -> None:
         self.constants[path] = tensor
         self.types[path] = Type(tensor.dtype, tensor.dims)
-        content = content_of(tensor)
+        content = content_of(tensor, self.weights)
         if content is not None:
             self.contents[path] = content
 
