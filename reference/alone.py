@@ -50,6 +50,13 @@ def check_each(
     return [alone.held(graph, op) for graph in (*whole.bodies(), whole) for op in graph.ops if op.parts]
 
 
+def _operands(op: Op) -> set[str]:
+    """The operands of an op, or of the members of a block: what is drawn and not computed."""
+    if definitions.composite(op):
+        return {value for part in op.parts for value in _operands(part)}
+    return set(definitions.operand_names(op) if op.parts else op.inputs)
+
+
 class _Alone:
     """The sizes of symbols, and what side inputs are computed from."""
 
@@ -80,7 +87,8 @@ class _Alone:
                 results = tuple(scope.read(value) if value else None for value in op.outputs)
         except FuseError as error:
             return Each(op.path, op.kind, None, str(error))
-        reason, apart = held_against_definition(graph, op, scope.read, results)
+        with np.errstate(all="ignore"):
+            reason, apart = held_against_definition(graph, op, scope.read, results)
         if reason:
             dtype = "" if results[0] is None else short_dtype(results[0])
             found = Check(False, self.seed, dtype, True, f"{apart:.3g}", op.path)
@@ -91,7 +99,7 @@ class _Alone:
         """Values for what an op reads and does not make; constants are read where they are."""
         inside = {value for leaf in leaves(op) for value in leaf.outputs}
         reads = dict.fromkeys((*op.inputs, *(v for leaf in leaves(op) for v in leaf.inputs)))
-        operands = set(definitions.operand_names(op))
+        operands = _operands(op)
         rng = np.random.default_rng(self.seed)
         for value in reads:
             if not value or value in inside or graph.constant(value) is not None:

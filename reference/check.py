@@ -102,14 +102,13 @@ def held_against_definition(
 ) -> tuple[str, float]:
     """What is wrong with a fused op (nothing: empty), and its largest error."""
     if definitions.composite(op):
-        found = members_by_definition(graph, op, read)
-    else:
-        operands = [read(value) for value in definitions.operand_names(op)]
-        types = tuple(
-            Type(short_dtype(result), result.shape) if isinstance(result, np.ndarray) else graph.type(value)
-            for value, result in zip(op.outputs, results, strict=True)
-        )
-        found = definitions.define(op, operands, types)
+        return _members_held(graph, op, read)
+    operands = [read(value) for value in definitions.operand_names(op)]
+    types = tuple(
+        Type(short_dtype(result), result.shape) if isinstance(result, np.ndarray) else graph.type(value)
+        for value, result in zip(op.outputs, results, strict=True)
+    )
+    found = definitions.define(op, operands, types)
     worst = 0.0
     for number, (name, want) in enumerate(zip(op.outputs, results, strict=True)):
         if not name:
@@ -121,14 +120,23 @@ def held_against_definition(
     return "", worst
 
 
-def members_by_definition(graph: Graph, op: Op, read: Callable[[str], Value]) -> tuple[Value, ...]:
-    """The results of a block or region: each member by its own definition, in order."""
-    run = Run(graph, "definition")
+def _members_held(graph: Graph, op: Op, read: Callable[[str], Value]) -> tuple[str, float]:
+    """The same for a block or region: each of its members, on what the members before it give."""
+    run = Run(graph)
     scope = Scope(run, None)
     made = {value for leaf in leaves(op) for value in leaf.outputs}
-    reads = {value for leaf in leaves(op) for value in leaf.inputs if value and value not in made}
-    scope.values.update((value, read(value)) for value in sorted(reads))
-    return tuple(map(settled, run.step(graph, op, scope)))
+    reads = dict.fromkeys(v for leaf in leaves(op) for v in leaf.inputs if v and v not in made)
+    scope.values.update((value, read(value)) for value in reads if graph.constant(value) is None)
+    worst = 0.0
+    for part in op.parts:
+        results = run.step(graph, part, scope)
+        scope.values.update((v, r) for v, r in zip(part.outputs, results, strict=False) if v)
+        if part.parts:
+            reason, error = held_against_definition(graph, part, scope.read, tuple(map(settled, results)))
+            if reason:
+                return f"{part.kind} {part.path} in it: {reason}", error
+            worst = max(worst, error)
+    return "", worst
 
 
 def _first_by_parts(lifted: Graph, fused: Graph, feeds: Mapping[str, Any]) -> Op | None:
