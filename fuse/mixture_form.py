@@ -65,9 +65,10 @@ def _mixture(graph: Graph, op: Op) -> Mixture | None:
     if begin is None:
         return _contrib(graph, op)
     count = sum(expert_counts(op.attrs).values())
-    shared = (*op.inputs[3:begin], "", "")[:2]
+    x, scores, choice = op.inputs[:3]
+    shared, gate = op.inputs[3:5] if begin > 3 else ("", "")
     weights = op.inputs[begin : begin + count]
-    return Mixture(*op.inputs[:3], *shared, weights, dict(op.attrs), op.outputs[0], op)
+    return Mixture(x, scores, choice, shared, gate, weights, dict(op.attrs), op.outputs[0], op)
 
 
 #: activation_type of com.microsoft.MoE -> the activation (its gelu is the tanh form on CPU, erf on CUDA).

@@ -1,0 +1,338 @@
+"""What a matched mixture of experts says: its experts, its routing, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fuse import forms
+from fuse.attributes import attribute
+from fuse.guards import dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match, Taken, close
+from fuse.rule import Wrong
+from fuse.types import FLOATS, INTEGERS, Dims, product
+
+#: Guard -> what it found, the first of each.
+Problems = dict[str, Wrong]
+#: A product's weight and bias, and whether the weight is [out, in].
+Named = tuple[str, str, int]
+_GATHERS = frozenset({"Gather", "GatherND"})
+#: A bound this far out bounds nothing.
+FAR = 1e30
+
+
+class Expert(NamedTuple):
+    """One expert, or the stacks of all: operands "" where absent, and what it does between its products."""
+
+    first: str
+    second: str
+    down: str
+    first_bias: str
+    second_bias: str
+    down_bias: str
+    trans: tuple[int, int, int]
+    gating: str
+    act: str
+    alpha: float
+    limit: float
+    up_offset: float
+
+
+@dataclass
+class Facts:
+    """A mixture as found. rows: the number of tokens; wrong: what fails, by the guard that says it."""
+
+    experts: list[Expert]
+    count: int
+    k: int
+    attrs: dict[str, Any]
+    wrong: Problems = field(default_factory=dict)
+
+    @property
+    def stacked(self) -> bool:
+        return "stacked" not in self.attrs
+
+
+# ---- between the products ----------------------------------------------------------------------------
+def _lane(graph: Graph, value: str) -> tuple[str, int] | None:
+    """Which half, or which of every two lanes, of its operand's last axis a split or slice takes."""
+    op = graph.producer(value)
+    assert op is not None
+    whole, dims = graph.dims(op.inputs[0]), graph.dims(value)
+    if not whole or not dims or not isinstance(whole[-1], int) or (*whole[:-1], whole[-1] / 2) != dims:
+        return None
+    if op.kind == "Split":
+        return ("halves", op.outputs.index(value)) if len(op.outputs) == 2 else None
+    given = [graph.content(v) if v else None for v in op.inputs[1:]]
+    starts, steps = given[0], given[3] if len(given) > 3 else (1,)
+    if starts is None or steps is None or len(starts) != 1 or len(steps) != 1:
+        return None
+    return {
+        (0, 1): ("halves", 0), (whole[-1] // 2, 1): ("halves", 1), (-(whole[-1] // 2), 1): ("halves", 1),
+        (0, 2): ("lanes", 0), (1, 2): ("lanes", 1),
+    }.get((starts[0], steps[0]))  # type: ignore[arg-type]  # fmt: skip
+
+
+def _parts(graph: Graph, steps: Sequence[Taken], star: str) -> tuple[list[tuple[str, int] | None], list[Op]]:
+    """Of gate or up: which part of a product it is, and where it is bounded."""
+    taken = [step for step in steps if step.star == star]
+    lanes = [_lane(graph, step.value) for step in taken if step.step in ("first", "second", "slice")]
+    clips = [op for step in taken if step.step == "clip" and (op := graph.producer(step.value)) is not None]
+    return lanes, clips
+
+
+def _gating(graph: Graph, steps: Sequence[Taken], gated: bool, two: bool) -> str | None:
+    gate, up = _parts(graph, steps, "gate")[0], _parts(graph, steps, "up")[0]
+    if not gated:
+        return None if gate or up else "none"
+    if two:
+        return None if gate or up else "two"
+    if len(gate) != 1 or len(up) != 1 or gate[0] is None or up[0] is None:
+        return None
+    (kind, place), (other, rest) = gate[0], up[0]
+    if kind != other or {place, rest} != {0, 1}:
+        return None
+    return kind if place == 0 else f"{kind}_up_first"
+
+
+def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
+    found = []
+    for index, name, none in ((1, "min", -float("inf")), (2, "max", float("inf"))):
+        value = op.inputs[index] if len(op.inputs) > index else ""
+        number = graph.scalar(value) if value else op.attrs.get(name, none)
+        if number is None:
+            return None
+        found.append(float(number))
+    return found[0], found[1]
+
+
+def _limit(graph: Graph, steps: Sequence[Taken]) -> float | None:
+    """The limit of gate (above) and up (both ways); 0 where there is none, None where they disagree."""
+    gate, up = _parts(graph, steps, "gate")[1], _parts(graph, steps, "up")[1]
+    if not gate and not up:
+        return 0.0
+    if len(gate) != 1 or len(up) != 1:
+        return None
+    one, two = _bounds(graph, gate[0]), _bounds(graph, up[0])
+    if one is None or two is None or one[0] > -FAR:
+        return None
+    return one[1] if close(one[1], two[1]) and close(one[1], -two[0]) else None
+
+
+def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wrong: Problems) -> Expert:
+    """The expert that a match bound. products: name -> weight, bias, whether [out, in]."""
+    bound, graph = m.bound, m.graph
+    gated, act = bound.get("gated"), bound.get("act")
+    if act is None:
+        assert gated is not None
+        act = forms.Activation(gated.act, gated.alpha, gated.gate, gated.out, gated.op)
+    has_up = gated is not None or any(step.star == "up" for step in steps) or "second" in products
+    root = m.root
+    gating = _gating(graph, steps, has_up, "second" in products)
+    if gating is None:
+        wrong.setdefault("gate_and_up_are_parts", Wrong(products["first"][0], "other parts of it"))
+    limit = _limit(graph, steps)
+    if limit is None:
+        wrong.setdefault("limits_agree", Wrong(root, "other bounds"))
+    offset = float(m.number("up_offset")) if bound.get("up_offset") else 0.0
+    absent = ("", "", 0)
+    first, second, down = (products.get(name, absent) for name in ("first", "second", "down"))
+    return Expert(
+        first[0], second[0], down[0], first[1], second[1], down[1], (first[2], second[2], down[2]),
+        gating or "halves", act.name, act.alpha, limit or 0.0, offset,
+    )  # fmt: skip
+
+
+# ---- products ------------------------------------------------------------------------------------------
+def stacked_products(m: Match, wrong: Problems) -> dict[str, Named]:
+    """The batched products of a match: their stacks, and on which side the weight stands."""
+    graph, found = m.graph, {}
+    for name in ("first", "second", "down"):
+        stack = m.get(name)
+        if not stack or (name == "second" and stack == m["first"]):
+            continue
+        dims = graph.dims(stack)
+        gather = next(op for op in m.ops if op.kind in _GATHERS and op.inputs[0] == stack)
+        times = next(op for op in m.ops if op.kind == "MatMul" and gather.outputs[0] in op.inputs)
+        side = times.inputs.index(gather.outputs[0])
+        rows = graph.dims(times.inputs[1 - side])
+        if (
+            dims is None
+            or len(dims) != 3
+            or rows is None
+            or len(rows) != 3
+            or rows[-1 if side == 0 else -2] != 1
+        ):
+            wrong.setdefault(
+                "each_row_meets_one_expert",
+                Wrong(times.outputs[0], f"{dims_text(rows)} by {dims_text(dims)}"),
+            )
+        found[name] = (stack, m.get(f"{name}_bias"), 1 - side)
+    for op in m.ops:
+        if op.kind in _GATHERS and graph.is_constant(op.inputs[0]):
+            index = graph.dims(op.inputs[1])
+            axis = op.attrs.get("axis", 0) if op.kind == "Gather" else op.attrs.get("batch_dims", 0)
+            if axis != 0 or (op.kind == "GatherND" and (index is None or index[-1] != 1)):
+                wrong.setdefault("experts_are_the_first_axis", Wrong(op.outputs[0], f"axis {axis}"))
+    return found
+
+
+def single_products(m: Match) -> dict[str, Named]:
+    """The products of one expert that a match bound."""
+    found: dict[str, Named] = {}
+    for name in ("first", "second", "down"):
+        product = m.get(f"{name}_product", None)
+        if product is not None and not (name == "second" and product.out == m["first_product"].out):
+            found[name] = (product.weight, product.bias, product.trans_weight)
+    return found
+
+
+# ---- routing ---------------------------------------------------------------------------------------------
+def read_route(m: Match, steps: Sequence[Taken], k: int, wrong: Problems) -> dict[str, Any]:
+    """What is done to the scores of the chosen: attributes of the class."""
+    graph, attrs = m.graph, dict[str, Any]()
+    order: list[str] = []
+    for step in steps:
+        if step.star != "route" or step.step not in ("renormalize", "softmax", "scale"):
+            continue
+        order.append(step.step)
+        dims = graph.dims(step.value)
+        if step.step == "scale":
+            attrs["route_scale"] = attrs.get("route_scale", 1.0) * float(
+                graph.scalar(step.bound["route_scale"]) or 0.0
+            )
+        elif not dims or dims[-1] != k:
+            wrong.setdefault("weights_sum_over_the_chosen", Wrong(step.value, dims_text(dims)))
+        elif step.step == "softmax":
+            attrs["scoring"] = "softmax_chosen"
+        else:
+            attrs["renormalize"] = True
+            if "sum_eps" in step.bound:
+                attrs["sum_eps"] = float(graph.scalar(step.bound["sum_eps"]) or 0.0)
+    if (
+        order != sorted(order, key=("scale", "renormalize", "softmax").index)
+        or order.count("renormalize") > 1
+    ):
+        wrong.setdefault("weights_sum_over_the_chosen", Wrong(m.root, " of ".join(order)))
+    return attrs
+
+
+def check_choice(m: Match, top: Op, wrong: Problems) -> int:
+    """How many experts are chosen; wrong where weights are of another choice, or the smallest are taken."""
+    graph = m.graph
+    content = graph.content(m["k"])
+    k = content[0] if content is not None and len(content) == 1 and isinstance(content[0], int) else 0
+    if not k:
+        wrong.setdefault("k_is_known", Wrong(m["k"], "known only at run time"))
+    if not top.attrs.get("largest", 1):
+        wrong.setdefault("the_largest_are_chosen", Wrong(top.outputs[1], "largest=0"))
+    others = {op.slot for op in m.ops if op.kind == "TopK"} - {top.slot}
+    if others:
+        other = graph.slots[min(others)]
+        assert other is not None
+        wrong.setdefault(
+            "weights_are_of_the_choice", Wrong(other.outputs[0], f"a choice by {other.inputs[0]}")
+        )
+    return int(k)
+
+
+def check_casts(m: Match, wrong: Problems) -> None:
+    for op in m.ops:
+        if op.kind != "Cast":
+            continue
+        inside, outside = m.graph.dtype(op.inputs[0]), m.graph.dtype(op.outputs[0])
+        alike = {inside, outside} <= FLOATS or {inside, outside} <= INTEGERS | {"bool"}
+        if inside and outside and not alike:
+            wrong.setdefault("casts_keep_the_kind", Wrong(op.outputs[0], f"{inside} to {outside}"))
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------
+def check_alike(graph: Graph, facts: Facts, width: Any) -> None:
+    """Experts of one shape, storage and function, and products that fit each other."""
+    head = facts.experts[0]
+    sizes = [_sizes(graph, expert, facts.stacked) for expert in facts.experts]
+    for expert, size in zip(facts.experts, sizes, strict=True):
+        if size != sizes[0] or expert[6:] != head[6:] or size is None:
+            facts.wrong.setdefault("experts_are_alike", Wrong(expert.first, f"{size} beside {sizes[0]}"))
+            return
+    assert sizes[0] is not None
+    count, ins, outs, downs = sizes[0]
+    inner = {"none": outs, "two": outs}.get(head.gating, outs // 2 if isinstance(outs, int) else None)
+    if ins != width or downs != inner or (facts.stacked and count != facts.count):
+        facts.wrong.setdefault("experts_are_alike", Wrong(head.down, f"{downs} of {inner} lanes"))
+
+
+def _sizes(graph: Graph, expert: Expert, stacked: bool) -> tuple[Any, Any, Any, Any] | None:
+    """Experts, width of the rows, lanes of the first product, lanes that the last one takes."""
+    rank = 3 if stacked else 2
+    found = []
+    for weight, trans in zip(expert[:3], expert.trans, strict=True):
+        dims = graph.dims(weight) if weight else None
+        if weight and (dims is None or len(dims) != rank):
+            return None
+        found.append(None if dims is None else dims[:-2] + (dims[-2:][::-1] if trans else dims[-2:]))
+    first, second, down = found
+    if first is None or down is None or (second is not None and second != first):
+        return None
+    if stacked and first[0] != down[0]:
+        return None
+    return (first[0] if stacked else 1), first[-2], first[-1], down[-2]
+
+
+def rows_of(dims: Dims | None) -> Any:
+    """The number of rows of a value, its last axis aside."""
+    return None if dims is None or not dims else product(dims[:-1])
+
+
+def check_repeat(m: Match, k: int, wrong: Problems) -> None:
+    """Each token's row k times in turn: [rows, width] to [rows, 1, width] to [rows, k, width]."""
+    graph = m.graph
+    spread = next(op for op in m.ops if op.kind in ("Expand", "Tile"))
+    x, unit, many = graph.dims(m["x"]), graph.dims(spread.inputs[0]), graph.dims(spread.outputs[0])
+    fine = x is not None and unit == (*x[:-1], 1, x[-1]) and many == (*x[:-1], k, x[-1])
+    if not fine:
+        wrong.setdefault("each_row_stands_k_times", Wrong(spread.outputs[0], dims_text(many)))
+
+
+def check_sum(m: Match, k: int, wrong: Problems) -> None:
+    """The weighted results of a token's k experts are what is summed."""
+    graph, root = m.graph, m.graph.producer(m.root)
+    assert root is not None
+    dims, rows = graph.dims(root.inputs[0]), rows_of(graph.dims(m["x"]))
+    axes = attribute(graph, root, "axes")
+    rank = len(dims or ())
+    fine = rank >= 3 and dims is not None and dims[-2] == k and axes in (-2, rank - 2)
+    if (
+        not fine
+        or not rows
+        or product(dims[:-2] if dims else ()) != rows
+        or attribute(graph, root, "keepdims")
+    ):
+        wrong.setdefault("the_chosen_of_a_row_are_summed", Wrong(m.root, f"axes {axes} of {dims_text(dims)}"))
+    for op in m.ops:
+        if op.kind == "Mul" and _is_weighting(m, op):
+            small, whole = (graph.dims(v) for v in _weighting(m, op))
+            if whole is None or small != (*whole[:-1], 1):
+                wrong.setdefault(
+                    "one_weight_a_row", Wrong(op.outputs[0], f"{dims_text(small)} over {dims_text(whole)}")
+                )
+
+
+def _routed_values(m: Match) -> set[str]:
+    return {step.value for step in m.steps if step.star == "route"} | {
+        op.outputs[0] for op in m.ops if op.kind == "TopK"
+    }
+
+
+def _is_weighting(m: Match, op: Op) -> bool:
+    routed = _routed_values(m)
+    return any(v in routed for v in op.inputs) and op.outputs[0] not in routed
+
+
+def _weighting(m: Match, op: Op) -> Iterator[str]:
+    """The weights and the results that a product of both reads, in that order."""
+    routed = _routed_values(m)
+    yield next(v for v in op.inputs if v in routed)
+    yield next((v for v in op.inputs if v not in routed), op.inputs[0])

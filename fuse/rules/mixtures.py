@@ -1,0 +1,231 @@
+"""Mixtures of experts: the routing and the experts as one, with what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fuse import forms
+from fuse.classes import CLASSES
+from fuse.guards import dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.mixture_form import Mixture, gated, mixture
+from fuse.rule import Built, Guard, Rule, Wrong, guard
+from fuse.rules.mixture_facts import Expert, Facts
+from fuse.rules.mixture_patterns import FLAT_KINDS
+from fuse.rules.mixture_scores import Scores, scores_of
+from fuse.rules.mixture_walks import find_mixtures
+
+MERGED_KINDS = frozenset({"merged_gate_up", "merged_products"})
+
+
+# ---- moe ------------------------------------------------------------------------------------------
+def _fact(name: str, want: str) -> Guard:
+    """A guard that reading a mixture answers."""
+    return guard(lambda m: m["facts"].wrong.get(name), name=name, want=want)
+
+
+MOE_GUARDS = (
+    _fact("the_largest_are_chosen", "the experts of the largest scores are chosen"),
+    _fact("k_is_known", "how many experts a row has is known when the model loads"),
+    _fact("weights_are_of_the_choice", "the weights are those of the experts that are chosen"),
+    _fact(
+        "weights_sum_over_the_chosen",
+        "a softmax or sum of weights goes over the k chosen, once each",
+    ),
+    _fact("experts_are_the_first_axis", "the chosen experts are picked from the first axis of their weights"),
+    _fact("each_row_meets_one_expert", "each row meets the weights of one expert"),
+    _fact("each_row_stands_k_times", "each row stands k times in turn"),
+    _fact("gate_and_up_are_parts", "gate and up are the halves, or every other lane, of one product"),
+    _fact("limits_agree", "gate is bounded above, and up both ways, by one limit"),
+    _fact("experts_are_alike", "all experts have one shape and one function, and their products fit"),
+    _fact("one_weight_a_row", "each result has one weight"),
+    _fact("the_chosen_of_a_row_are_summed", "the sum goes over the k experts of a row"),
+    _fact("places_are_choice_and_row", "an expert's places are its number among the k and the row"),
+    _fact("one_expert_a_step", "each step of the sum is of one expert"),
+    _fact("every_expert_is_added", "the sum takes every expert once"),
+    _fact("the_sum_begins_at_zero", "results are added to zeros"),
+    _fact("casts_keep_the_kind", "casts only between floats, or between integers"),
+)
+
+
+def find_moe(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """The mixture whose experts a TopK chooses, with its scoring taken in where nobody else reads it."""
+    for found in find_mixtures(graph, op, budget):
+        facts: Facts = found["facts"]
+        for scores in scores_of(found, facts.attrs.get("scoring", "")):
+            m = Match(graph, budget)
+            m.ops, m.steps, m.root = [*found.ops, *scores.ops], found.steps, found.root
+            m.fault, m.budget, m.loose = found.fault, found.budget, found.loose
+            m.bound = {**found.bound, "scores": scores}
+            yield m
+
+
+def _weights(experts: list[Expert]) -> tuple[str, ...]:
+    """The operands from `first` on: of all experts the first product's weights, and so on."""
+    columns = zip(*(expert[:6] for expert in experts), strict=True)
+    return tuple(value for column in columns for value in column if value)
+
+
+def without_defaults(name: str, attrs: dict[str, Any]) -> dict[str, Any]:
+    declared = CLASSES[name].attrs
+    return {key: value for key, value in attrs.items() if value != declared[key].default}
+
+
+def _moe(m: Match) -> Built | None:
+    facts: Facts = m["facts"]
+    scores: Scores = m["scores"]
+    head = facts.experts[0]
+    x, y = m.graph.dims(m["x"]), m.graph.dims(m.root)
+    if x is None or y is None or x[:-1] != y[:-1]:
+        return None
+    attrs = {
+        "experts": facts.count, "k": facts.k, "gating": head.gating, "act": head.act, "act_alpha": head.alpha,
+        "limit": head.limit, "up_offset": head.up_offset, "trans_first": head.trans[0],
+        "trans_second": head.trans[1], "trans_down": head.trans[2],
+        "expert_biases": tuple(int(bool(bias)) for bias in head[3:6]), **facts.attrs, **scores.attrs,
+    }  # fmt: skip
+    operands = (m["x"], scores.scores, scores.choice, *_weights(facts.experts))
+    return Built("moe", operands, without_defaults("moe", attrs))
+
+
+moe = Rule(
+    "moe",
+    """each row through the experts that its scores choose, the results weighted and summed
+
+    Routing, gathers, products and the sum become one kernel that reads only the weights of the
+    experts it needs. Batched products and loops over the experts are found alike.""",
+    finds=find_moe,
+    marks=("TopK",),
+    needs=MOE_GUARDS,
+    builds=_moe,
+    reads=tuple(
+        sorted(
+            forms.product.kinds | forms.activation.kinds | gated.kinds | {"merged_gate_up", "merged_products"}
+        )
+    ),
+)
+
+
+# ---- what stands around a mixture -------------------------------------------------------------------
+def origin(graph: Graph, value: str, only_same: bool = False) -> tuple[str, list[Op]]:
+    """The value below what keeps elements and order (only_same: dims too), and the ops passed."""
+    ops: list[Op] = []
+    op = graph.producer(value)
+    while op is not None and op.kind in FLAT_KINDS - {"Cast"}:
+        if only_same and graph.dims(op.inputs[0]) != graph.dims(value):
+            break
+        ops.append(op)
+        value = op.inputs[0]
+        op = graph.producer(value)
+    return value, ops
+
+
+def _flat_readers(graph: Graph, value: str) -> Iterator[tuple[Op, str, list[Op]]]:
+    """The readers of a value, and those of its only reader where that keeps elements and order."""
+    ops: list[Op] = []
+    while True:
+        readers = [op for slot in graph.readers(value) if (op := graph.slots[slot]) is not None]
+        for op in readers:
+            yield op, value, list(ops)
+        if len(readers) != 1 or readers[0].kind not in FLAT_KINDS - {"Cast"} or graph.is_output(value):
+            return
+        ops.append(readers[0])
+        value = readers[0].outputs[0]
+
+
+#: What a shared expert may consist of.
+_EXPERT_KINDS = (
+    forms.product.kinds | forms.activation.kinds | gated.kinds | FLAT_KINDS
+    | {"merged_gate_up", "merged_products", "quantized_matmul", "Mul", "matmul_bias_act", "Split", "Slice"}
+)  # fmt: skip
+_PRODUCTS = forms.product.kinds | {"merged_gate_up", "merged_products", "quantized_matmul"}
+
+
+def _is_expert(graph: Graph, value: str, x: str) -> bool:
+    """Whether a value is made of x alone, by products and what stands between an expert's."""
+    products, todo, seen = 0, [value], set[str]()
+    while todo:
+        at = todo.pop()
+        if at in seen or not at or graph.is_constant(at) or origin(graph, at)[0] == x:
+            continue
+        seen.add(at)
+        op = graph.producer(at)
+        if op is None or op.kind not in _EXPERT_KINDS or len(seen) > 24:
+            return False
+        products += op.kind in _PRODUCTS
+        todo += op.inputs
+    return products > 0
+
+
+def _gate_below(graph: Graph, value: str) -> Iterator[tuple[str, str, list[Op]]]:
+    """A shared expert's result and the score of its gate ("" where it has none), and the ops passed."""
+    op = graph.producer(value)
+    if op is not None and op.kind == "Mul":
+        for gate, rest in (op.inputs, op.inputs[::-1]):
+            base, ops = origin(graph, gate)
+            made = graph.producer(base)
+            if made is not None and made.kind == "Sigmoid":
+                yield rest, made.inputs[0], [op, *ops, made]
+    yield value, "", []
+
+
+def find_shared(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """A mixture to which what another expert makes of the same rows is added."""
+    mix = mixture(graph, op)
+    if mix is None or mix.shared:
+        return
+    rows = origin(graph, mix.x)[0]
+    for add, value, passed in _flat_readers(graph, mix.out):
+        if add.kind != "Add":
+            continue
+        other = next((v for v in add.inputs if v != value), value)
+        for shared, score, ops in _gate_below(graph, other):
+            if not _is_expert(graph, shared, rows):
+                continue
+            m = Match(graph, budget)
+            m.root, m.ops = add.outputs[0], [op, *passed, add, *ops]
+            m.bound = {"mixture": mix, "shared": shared, "gate": score}
+            yield m
+            break
+
+
+def shared_has_the_rows(m: Match) -> Wrong | None:
+    """what the shared expert gives has exactly the dims of the sum"""
+    own, out = m.graph.dims(m["shared"]), m.graph.dims(m.root)
+    return (
+        None
+        if own is not None and own == out
+        else Wrong(m["shared"], f"{dims_text(own)} beside {dims_text(out)}")
+    )
+
+
+def shared_gate_is_one_score(m: Match) -> Wrong | None:
+    """the gate of the shared expert is one score a row"""
+    if not m["gate"]:
+        return None
+    own, out = m.graph.dims(m["gate"]), m.graph.dims(m.root)
+    fine = own is not None and out is not None and own == (*out[:-1], 1)
+    return None if fine else Wrong(m["gate"], f"{dims_text(own)} beside {dims_text(out)}")
+
+
+def _moe_shared(m: Match) -> Built:
+    mix: Mixture = m["mixture"]
+    operands = (mix.x, mix.scores, mix.choice, m["shared"], m["gate"], *mix.weights)
+    return Built("moe_shared", operands, mix.attrs)
+
+
+_MIXTURES = tuple(sorted(mixture.kinds))
+
+moe_shared = Rule(
+    "moe_shared",
+    """a mixture plus what an expert that every row is given to makes of it, perhaps gated
+
+    The gate, its product and the sum run where the mixture's rows are written.""",
+    finds=find_shared,
+    marks=_MIXTURES,
+    needs=(guard(shared_has_the_rows), guard(shared_gate_is_one_score)),
+    builds=_moe_shared,
+    reads=tuple(sorted(_EXPERT_KINDS)),
+)
