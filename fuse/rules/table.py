@@ -10,6 +10,7 @@ from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu
 from fuse.rules.attention import attention
 from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
+from fuse.rules.convolutions import conv_act, conv_affine
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
@@ -22,8 +23,8 @@ from fuse.rules.products import (
     merged_products,
     merged_qkv,
 )
-from fuse.rules.regions import elementwise_region
 from fuse.rules.quantized import quantized_matmul
+from fuse.rules.regions import elementwise_region
 from fuse.rules.rotation import rope
 
 RULES: tuple[Rule, ...] = (
@@ -59,6 +60,9 @@ RULES: tuple[Rule, ...] = (
     kv_append,
     rope_kv_append,
     qk_norm_rope_kv_append,
+    # convolutions
+    conv_affine,
+    conv_act,
     # blocks and regions
     attention_block,
     mlp_block,

@@ -17,6 +17,7 @@ from reference.definitions.activations import ACTIVATIONS
 from reference.definitions.attention import ATTENTION
 from reference.definitions.caches import CACHES
 from reference.definitions.case import Array, Case, Definition
+from reference.definitions.convolutions import CONVOLUTIONS
 from reference.definitions.mixtures import MIXTURES
 from reference.definitions.norms import NORMS
 from reference.definitions.products import PRODUCTS
@@ -27,6 +28,7 @@ from reference.ops.call import NUMPY
 #: Class -> its definition.
 DEFINITIONS: Mapping[str, Definition] = {
     **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES, **QUANTIZED,
+    **CONVOLUTIONS,
     **MIXTURES,
 }  # fmt: skip
 

@@ -67,7 +67,7 @@ def _activation(case: Case, x: Array, scale: Array | None, zero: Array | None) -
         low, high = np.float32(min(x.min(initial=0), 0)), np.float32(max(x.max(initial=0), 0))
         own = np.asarray((high - low) / np.float32(255) if high != low else 1, np.float32)
         nothing = np.clip(np.rint(-low / own), 0, 255).astype(np.float64)
-        return _steps(x, own, nothing, 8, False) * exact(own)
+        return np.asarray(_steps(x, own, nothing, 8, False) * exact(own))
     if scale is None:
         raise FuseError("a product of a static activation needs x_scale")
     point = np.zeros(()) if zero is None else exact(zero).reshape(())
@@ -75,7 +75,7 @@ def _activation(case: Case, x: Array, scale: Array | None, zero: Array | None) -
     if x.dtype.kind in "iu":
         return np.asarray((exact(x) - point) * step)
     name = case["x_codes"] or short_dtype(x)
-    return _steps(x, scale.reshape(()), point, BITS[name], name.startswith("i")) * step
+    return np.asarray(_steps(x, scale.reshape(()), point, BITS[name], name.startswith("i")) * step)
 
 
 def quantized_matmul(
