@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,42 +116,57 @@ def conv(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
     return np.asarray(conv_product(call, x, w, b), x.dtype)
 
 
-def _pool_views(call: Call, x: Array, fill: Any, beyond: Any) -> Array:
-    """The windows of a pool, padded with `fill`, and where a last window overhangs that with `beyond`."""
+class _Pool(NamedTuple):
+    """Windows of a pool: its padding before and after each axis, and what a last window overhangs that."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: list[tuple[int, int]]
+    beyond: list[int]
+
+    def views(self, x: Array, fill: Any, beyond: Any) -> Array:
+        """The windows of x [N, C, *out, *kernel], padded with `fill` and then with `beyond`."""
+        padded = np.pad(x, [(0, 0), (0, 0), *self.pads], constant_values=fill)
+        padded = np.pad(padded, [(0, 0), (0, 0), *((0, n) for n in self.beyond)], constant_values=beyond)
+        return windows(padded, self.kernel, self.strides, self.dilations)
+
+    @property
+    def over(self) -> tuple[int, ...]:
+        return tuple(range(-len(self.kernel), 0))
+
+
+def _pool(call: Call, x: Array) -> _Pool:
     kernel = ints(call.attrs["kernel_shape"])
     strides = ints(call.get("strides")) or (1,) * len(kernel)
     dilations = ints(call.get("dilations")) or (1,) * len(kernel)
     pads = window_pads(call, x.shape[2:], kernel)
-    more = [0] * len(kernel)
+    beyond = [0] * len(kernel)
     for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
         length = x.shape[2 + axis] + sum(pads[axis]) - (k - 1) * d - 1
         if -s < length < 0:
             # onnxruntime divides towards zero: a window that overhangs by less than a stride counts.
-            more[axis] = -length
+            beyond[axis] = -length
         elif call.get("ceil_mode", 0):
             steps = -(-length // s)
             if steps * s >= x.shape[2 + axis] + pads[axis][0]:
                 steps -= 1
-            more[axis] = max(0, steps * s - length)
-    padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
-    padded = np.pad(padded, [(0, 0), (0, 0), *((0, n) for n in more)], constant_values=beyond)
-    return windows(padded, kernel, strides, dilations)
-
-
-def _over(x: Array) -> tuple[int, ...]:
-    return tuple(range(x.ndim // 2 + 1, x.ndim))
+            beyond[axis] = max(0, steps * s - length)
+    return _Pool(kernel, strides, dilations, pads, beyond)
 
 
 def max_pool(call: Call, x: Array) -> Array:
     low = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
-    view = _pool_views(call, x, low, low)
-    return np.asarray(view.max(axis=_over(view)), x.dtype)
+    pool = _pool(call, x)
+    return np.asarray(pool.views(x, low, low).max(axis=pool.over), x.dtype)
 
 
 def average_pool(call: Call, x: Array) -> Array:
     """The mean of the elements of each window that count: those padded only with `count_include_pad`."""
-    view = _pool_views(call, wide(x), 0.0 if call.get("count_include_pad", 0) else np.nan, np.nan)
-    return np.asarray(np.nanmean(view, axis=_over(view)), x.dtype)
+    pool = _pool(call, x)
+    counted = pool.views(np.ones((1, 1, *x.shape[2:])), float(call.get("count_include_pad", 0)), 0.0)
+    total = pool.views(wide(x), 0.0, 0.0).sum(axis=pool.over)
+    return np.asarray(total / counted.sum(axis=pool.over), x.dtype)
 
 
 def global_pool(function: Any) -> Implementation:

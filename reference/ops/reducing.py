@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,9 +26,12 @@ def _reduce(function: Callable[..., Any]) -> Implementation:
 
 
 def mean(x: Array, axis: Any, keepdims: bool) -> Array:
+    """The sum over the count: NaN of nothing, without numpy's warning."""
+    total = np.sum(x, axis=axis, keepdims=keepdims)
+    count = x.size if axis is None else math.prod(x.shape[one] for one in axis)
     if x.dtype.kind in "iu":
-        return np.asarray(np.trunc(np.mean(x, axis=axis, keepdims=keepdims)))
-    return np.asarray(np.mean(x, axis=axis, keepdims=keepdims))
+        return np.asarray(np.trunc(total / max(count, 1)))
+    return np.asarray(total / x.dtype.type(count))
 
 
 def log_sum_exp(x: Array, axis: Any, keepdims: bool) -> Array:
