@@ -357,7 +357,7 @@ quantized_matmul = Rule(
     The weight is never written in floats, and a chip that computes in integers or in blocks reads an
     eighth to a half of the bytes. What quantizes x is taken in where only this product reads it.""",
     finds=Add(any_product, bias) | any_product,
-    marks=("MatMul", "Gemm", "com.microsoft.FusedMatMul", "MatMulInteger", *sorted(_ROLES)),
+    marks=(*_DECODERS, "Cast", "MatMulInteger", *sorted(_ROLES)),
     needs=(
         guard(weight_is_known, code="operand"),
         guard(codes_are_few_bits, code="operand"),
