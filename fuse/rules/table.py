@@ -13,6 +13,8 @@ from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.convolutions import conv_act, conv_affine
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
+from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
+from fuse.rules.mixtures import moe, moe_shared
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
 from fuse.rules.products import (
@@ -63,6 +65,12 @@ RULES: tuple[Rule, ...] = (
     # convolutions
     conv_affine,
     conv_act,
+    # mixtures
+    moe,
+    moe_shared,
+    router_shared_gate_merge,
+    moe_gather_in_operand,
+    moe_block,
     # blocks and regions
     attention_block,
     mlp_block,

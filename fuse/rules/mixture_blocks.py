@@ -1,0 +1,302 @@
+"""Around a mixture: the router's product, the rows gathered inside the experts' products, and the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fuse import forms
+from fuse.guards import dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.mixture_form import Mixture, mixture
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.mixture_patterns import FLAT_KINDS
+from fuse.rules.mixtures import origin
+from fuse.types import product
+
+
+# ---- the router's product and the shared gate's as one -----------------------------------------------
+def _products(graph: Graph, value: str) -> tuple[forms.Product, list[Op]] | None:
+    """The plain product that makes a value, perhaps flattened, and the ops passed."""
+    base, ops = origin(graph, value, only_same=True)
+    op = graph.producer(base)
+    found = forms.product(graph, op) if op is not None and op.kind in forms.product.kinds else None
+    if found is None or not found.plain or found.trans_x or found.alpha != 1.0 or found.beta != 1.0:
+        return None
+    return found, ops
+
+
+def find_router_and_gate(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """Of a mixture with a gated shared expert: two products of one x that give both scores."""
+    mix = mixture(graph, op)
+    if mix is None or not mix.shared_gate:
+        return
+    router, gate = _products(graph, mix.scores), _products(graph, mix.shared_gate)
+    if router is None or gate is None or router[0].op is gate[0].op:
+        return
+    members = (router[0], gate[0])
+    below = [origin(graph, member.x, only_same=True) for member in members]
+    if below[0][0] != below[1][0]:
+        return
+    m = Match(graph, budget)
+    m.root = members[0].out
+    own = {member.op.slot for member in members}
+    views = [view for _, ops in below for view in ops if set(graph.readers(view.outputs[0])) <= own]
+    m.ops = [*(member.op for member in members), *views, op]
+    m.bound = {"members": members, "x": below[0][0], "views": views}
+    yield m
+
+
+def members_are_stored_alike(m: Match) -> Wrong | None:
+    """both weights have one element type"""
+    one, two = (m.graph.dtype(member.weight) for member in m["members"])
+    return None if one == two else Wrong(m["members"][1].weight, f"{two} beside {one}")
+
+
+def _router_and_gate(m: Match) -> Built:
+    members: tuple[forms.Product, ...] = m["members"]
+    m.ops = [*(member.op for member in members), *m["views"]]
+    attrs = {
+        "biases": tuple(int(bool(member.bias)) for member in members),
+        "trans_weights": tuple(member.trans_weight for member in members),
+    }
+    biases = (member.bias for member in members if member.bias)
+    operands = (m["x"], *(member.weight for member in members), *biases)
+    return Built("router_shared_gate_merge", operands, attrs, outputs=tuple(member.out for member in members))
+
+
+router_shared_gate_merge = Rule(
+    "router_shared_gate_merge",
+    """a router's product and the product of a shared expert's gate, of one x, as one
+
+    The gate's product has one column: alone it is a launch that reads all of x for one number a row.""",
+    finds=find_router_and_gate,
+    marks=("moe_shared",),
+    needs=(guard(members_are_stored_alike),),
+    builds=_router_and_gate,
+    reads=tuple(sorted(forms.product.kinds)),
+)
+
+
+# ---- rows gathered inside an expert's product ----------------------------------------------------------
+class Gathered(NamedTuple):
+    """Rows of x by the weights that indices name. times: the product; rows: its other operand."""
+
+    stack: str
+    indices: str
+    gather: Op
+    times: Op
+    rows: str
+    trans: int
+
+
+def _gathered(graph: Graph, op: Op) -> Gathered | None:
+    """A product that reads weights gathered for each row."""
+    dims = graph.dims(op.inputs[0])
+    readers = graph.readers(op.outputs[0])
+    times = graph.slots[readers[0]] if len(readers) == 1 else None
+    if not graph.is_constant(op.inputs[0]) or dims is None or len(dims) != 3 or times is None:
+        return None
+    if times.kind != "MatMul":
+        return None
+    side = times.inputs.index(op.outputs[0])
+    return Gathered(op.inputs[0], op.inputs[1], op, times, times.inputs[1 - side], 1 - side)
+
+
+def find_gathered(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """Each row by the gathered weights of its expert; with the copies of a row taken in, else without."""
+    found = _gathered(graph, op)
+    if found is None:
+        return
+    out = found.times.outputs[0]
+    below = [graph.slots[slot] for slot in graph.readers(out)]
+    flat = below[0] if len(below) == 1 else None
+    x, views = origin(graph, found.rows)
+    if flat is None or flat.kind not in FLAT_KINDS - {"Cast"} or not views:
+        return
+    x = views[0].inputs[0]
+    for base, ops, repeats in _rows(graph, x):
+        m = Match(graph, budget)
+        m.root = flat.outputs[0]
+        m.ops = [op, found.times, flat, views[0], *ops]
+        m.bound = {"found": found, "x": base, "repeats": repeats, "rows": x}
+        yield m
+
+
+def _rows(graph: Graph, rows: str) -> Iterator[tuple[str, list[Op], int]]:
+    """What the rows are copies of, the ops that copy them, and how many of each; then the rows themselves."""
+    base, ops = origin(graph, rows)
+    spread = graph.producer(base)
+    if spread is not None and spread.kind in ("Expand", "Tile"):
+        unit = graph.producer(spread.inputs[0])
+        wide, narrow = graph.dims(base), graph.dims(spread.inputs[0])
+        if unit is not None and unit.kind in FLAT_KINDS and wide and narrow:
+            x, count = unit.inputs[0], wide[-2]
+            dims = graph.dims(x)
+            stands = (
+                dims is not None
+                and narrow == (*dims[:-1], 1, dims[-1])
+                and wide == (*dims[:-1], count, dims[-1])
+            )
+            if stands and isinstance(count, int):
+                yield x, [*ops, spread, unit], count
+    yield rows, [], 1
+
+
+def each_row_meets_one_expert(m: Match) -> Wrong | None:
+    """x has a row for each index, and each row meets one expert's weights"""
+    graph, found = m.graph, m["found"]
+    rows, column, out = graph.dims(m["rows"]), graph.dims(found.rows), graph.dims(m.root)
+    index, stack = graph.dims(found.indices), graph.dims(found.stack)
+    width = stack[2 if found.trans else 1] if stack else None
+    fine = (
+        rows is not None and column is not None and index is not None and out is not None
+        and len(rows) == 2 and len(out) == 2 and len(column) == 3 and rows[1] == width
+        and column[-1 if found.trans else -2] == 1 and product(index) == rows[0] == out[0]
+    )  # fmt: skip
+    return None if fine else Wrong(found.rows, f"{dims_text(column)} by {dims_text(stack)}")
+
+
+def experts_are_the_first_axis(m: Match) -> Wrong | None:
+    """the chosen experts are picked from the first axis of their weights"""
+    op, dims = m["found"].gather, m.graph.dims(m["found"].indices)
+    axis = op.attrs.get("axis", 0) if op.kind == "Gather" else op.attrs.get("batch_dims", 0)
+    fine = axis == 0 and (op.kind == "Gather" or (dims is not None and dims[-1] == 1))
+    return None if fine else Wrong(op.outputs[0], f"axis {axis}")
+
+
+def _gather_product(m: Match) -> Built:
+    found: Gathered = m["found"]
+    attrs = {"repeats": m["repeats"]} if m["repeats"] != 1 else {}
+    if found.trans:
+        attrs["trans_weight"] = 1
+    return Built("moe_gather_in_operand", (m["x"], found.stack, found.indices), attrs)
+
+
+moe_gather_in_operand = Rule(
+    "moe_gather_in_operand",
+    """each row times the weights of the expert that its index names, read in place
+
+    Gathered weights are a copy of an expert for every row: the product reads them where they lie.
+    Where a chip runs no whole mixture, this is what it can run of one.""",
+    finds=find_gathered,
+    marks=("Gather", "GatherND"),
+    needs=(guard(experts_are_the_first_axis), guard(each_row_meets_one_expert)),
+    builds=_gather_product,
+)
+
+
+# ---- router, mixture and shared expert as one -------------------------------------------------------------
+class Router(NamedTuple):
+    """What gives a mixture its scores: weight [in, experts] (trans: [experts, in]); gate: weight, trans."""
+
+    x: str
+    weight: str
+    bias: str
+    trans: int
+    gate: tuple[str, int] | None
+    ops: list[Op]
+
+
+def _router(graph: Graph, op: Op, mix: Mixture) -> Router | None:
+    if op.kind == "router_shared_gate_merge":
+        biases, trans = op.attrs["biases"], op.attrs["trans_weights"]
+        bias = op.inputs[3] if biases[0] else ""
+        gate = None if biases[1] else (op.inputs[2], trans[1])
+        fits = op.outputs[1:] == (mix.shared_gate,) and gate is not None
+        return Router(op.inputs[0], op.inputs[1], bias, trans[0], gate, [op]) if fits else None
+    found = forms.product(graph, op)
+    if found is None or not found.plain or found.trans_x or found.alpha != 1.0 or found.beta != 1.0:
+        return None
+    router = Router(found.x, found.weight, found.bias, found.trans_weight, None, [op])
+    if not mix.shared_gate:
+        return router
+    other = graph.producer(mix.shared_gate)
+    gate_form = (
+        forms.product(graph, other) if other is not None and other.kind in forms.product.kinds else None
+    )
+    if other is None or gate_form is None or not gate_form.plain or gate_form.bias or gate_form.trans_x:
+        return None
+    (x, ops), (rows, views) = (origin(graph, v, only_same=True) for v in (gate_form.x, found.x))
+    if x != rows or gate_form.alpha != 1.0:
+        return None
+    return router._replace(gate=(gate_form.weight, gate_form.trans_weight), ops=[op, other, *ops, *views])
+
+
+def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
+    """The mixture that reads a product as its scores; the reshapes around both taken in where they can be."""
+    for slot in graph.readers(op.outputs[0]):
+        reader = graph.slots[slot]
+        mix = mixture(graph, reader) if reader is not None and reader.kind in mixture.kinds else None
+        if (
+            reader is None
+            or mix is None
+            or mix.scores != op.outputs[0]
+            or mix.attrs.get("selection") == "separate"
+        ):
+            continue
+        router = _router(graph, op, mix)
+        if router is None:
+            continue
+        (x, views), (rows, more) = (origin(graph, v, only_same=True) for v in (mix.x, router.x))
+        if x != rows:
+            continue
+        for base, root, around in _around(graph, mix, x):
+            m = Match(graph, budget)
+            m.root = root
+            m.ops = [*router.ops, reader, *views, *more, *around]
+            m.bound = {"mixture": mix, "router": router, "x": base}
+            yield m
+
+
+def _around(graph: Graph, mix: Mixture, x: str) -> Iterator[tuple[str, str, list[Op]]]:
+    """x, the result and the reshapes around them: rows flattened before and laid out again after, or not."""
+    view = graph.producer(x)
+    if view is not None and view.kind in FLAT_KINDS - {"Cast"}:
+        base = view.inputs[0]
+        dims, rows = graph.dims(base), graph.dims(x)
+        if dims and rows and dims[-1] == rows[-1]:
+            if mix.shared and graph.dims(mix.out) == dims:
+                yield base, mix.out, [view]
+            readers = [graph.slots[slot] for slot in graph.readers(mix.out)]
+            last = readers[0] if len(readers) == 1 else None
+            if (
+                not mix.shared
+                and last is not None
+                and last.kind in FLAT_KINDS
+                and graph.dims(last.outputs[0]) == dims
+            ):
+                yield base, last.outputs[0], [view, last]
+    yield x, mix.out, []
+
+
+def _block(m: Match) -> Built:
+    mix: Mixture = m["mixture"]
+    router: Router = m["router"]
+    gate, trans_gate = router.gate or ("", 0)
+    attrs = dict(mix.attrs)
+    attrs |= {"trans_router": 1} if router.trans else {}
+    attrs |= {"trans_shared_gate": 1} if trans_gate else {}
+    operands = (m["x"], router.weight, router.bias, mix.choice, mix.shared, gate, *mix.weights)
+    return Built("moe_block", operands, attrs)
+
+
+def rows_keep_their_number(m: Match) -> Wrong | None:
+    """x and the result have one number of rows"""
+    x, y = m.graph.dims(m["x"]), m.graph.dims(m.root)
+    fine = x is not None and y is not None and product(x[:-1]) == product(y[:-1])
+    return None if fine else Wrong(m["x"], f"{dims_text(x)} beside {dims_text(y)}")
+
+
+moe_block = Rule(
+    "moe_block",
+    """the router's product, the mixture it chooses for and what a shared expert gives, as one
+
+    The scores never leave the kernel. It is found from the product, so that what refuses a bare
+    mixture may still run the experts' products one by one.""",
+    finds=find_block,
+    marks=(*sorted(forms.product.kinds), "router_shared_gate_merge"),
+    needs=(guard(rows_keep_their_number),),
+    builds=_block,
+)
