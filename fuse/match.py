@@ -31,7 +31,6 @@ from fuse.plausible import constant_like, substitutes
 from fuse.types import Expr
 
 Matcher = Callable[["Match", str], bool]
-STAR_LIMIT = 12
 
 
 class Fault(NamedTuple):
@@ -379,11 +378,11 @@ def _star(pattern: Star, path: str) -> Matcher:
             for matcher in _step_matchers(option, path):
                 for kind in option.kinds if isinstance(option, Node) else _form_kinds(option):
                     by_kind.setdefault(kind, []).append((step.name, matcher))
-    name, resizes = pattern.name, pattern.resizes
+    name, resizes, reach = pattern.name, pattern.resizes, pattern.reach
 
     def walk(depth: int) -> Matcher:
         def match(m: Match, value: str) -> bool:
-            op = m.graph.producer(value) if depth < STAR_LIMIT else None
+            op = m.graph.producer(value) if depth < reach else None
             options: list[Matcher] = [inner]
             if op is not None:
                 options += [take(depth, key, matcher) for key, matcher in by_kind.get(op.kind, ())]

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+#: How many steps a star takes at most, where it does not say.
+STAR_REACH = 12
+
+
 class Pattern:
     """Anything that a value can be matched against."""
 
@@ -108,13 +112,14 @@ class Step:
 class Star(Pattern):
     """Zero or more steps, in any order, then `inner`. Each step taken is recorded with its bindings.
 
-    resizes: names of steps that may change the number of elements.
+    resizes: names of steps that may change the number of elements. reach: how many steps at most.
     """
 
     name: str
     steps: Sequence[Step]
     inner: Pattern
     resizes: frozenset[str] = field(default_factory=frozenset)
+    reach: int = STAR_REACH
 
 
 class _Last:
@@ -165,8 +170,15 @@ def form(
     return Form(function, name, tuple(operands.items()), where)
 
 
-def star(name: str, steps: Mapping[str, Pattern], inner: Pattern, resizes: Sequence[str] = ()) -> Star:
-    return Star(name, tuple(Step(key, value) for key, value in steps.items()), inner, frozenset(resizes))
+def star(
+    name: str,
+    steps: Mapping[str, Pattern],
+    inner: Pattern,
+    resizes: Sequence[str] = (),
+    reach: int = STAR_REACH,
+) -> Star:
+    taken = tuple(Step(key, value) for key, value in steps.items())
+    return Star(name, taken, inner, frozenset(resizes), reach)
 
 
 Add, Sub, Mul, Div, Pow = kind("Add"), kind("Sub"), kind("Mul"), kind("Div"), kind("Pow")
@@ -248,16 +260,12 @@ def kinds_above(pattern: Pattern, marks: frozenset[str]) -> frozenset[str]:
     return below | own if below or own & marks else frozenset()
 
 
-#: How far a star may carry a mark away from the root, beyond the fixed nodes.
-STAR_REACH = 8
-
-
 def depth_of(pattern: Pattern, marks: frozenset[str]) -> int:
     """How many steps a mark can lie below the root; -1 where it does not occur."""
     here = 0 if root_kinds(pattern) & marks and isinstance(pattern, Node | Form) else -1
     below = max((depth_of(inner, marks) for inner in children(pattern)), default=-1)
     if below < 0:
         return here
-    extra = STAR_REACH if isinstance(pattern, Star) else 3 if isinstance(pattern, Times) else 0
+    extra = pattern.reach if isinstance(pattern, Star) else 3 if isinstance(pattern, Times) else 0
     step = 0 if isinstance(pattern, Alternatives) else 1
     return max(here, below + step + extra)

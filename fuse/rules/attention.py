@@ -420,7 +420,7 @@ attention = Rule(
     """softmax(scale q k^T, capped and masked) v, heads by heads
 
     Five to twenty kernels become one, and the scores, quadratic in the rows, are never written.""",
-    finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"]),
+    finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"], reach=3),
     marks=("Softmax",),
     needs=(
         casts_to_float("scores"),

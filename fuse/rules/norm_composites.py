@@ -168,7 +168,7 @@ def _qk_norm_form(graph: Graph, op: Op) -> Any:
 
 _qk_norm_form.kinds = forms.norm.kinds | {"qk_norm"}  # type: ignore[attr-defined]
 
-normed = star("between", {"transpose": Transpose(HOLE)}, form(_qk_norm_form, "norm"), ["transpose"])
+normed = star("between", {"transpose": Transpose(HOLE)}, form(_qk_norm_form, "norm"), ["transpose"], reach=1)
 
 
 def transpose_keeps_width(m: Match) -> Wrong | None:

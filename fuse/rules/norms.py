@@ -53,9 +53,9 @@ def over_root_mean_square(value: Pattern) -> Pattern:
 
 def scaled(norm: Pattern) -> Pattern:
     """A norm times a weight, casts before or after, or without a weight."""
-    below = star("casts", CASTS, norm)
+    below = star("casts", CASTS, norm, reach=2)
     offset = Add(weight, constant("offset"))
-    return star("casts", CASTS, Mul(below, weight | offset)) | below
+    return star("casts", CASTS, Mul(below, weight | offset), reach=2) | below
 
 
 def _shared(m: Match, eps_name: str = "eps") -> tuple[str, list[Any], dict[str, Any]]:
@@ -178,7 +178,7 @@ def _kept(m: Match, has_rows: bool) -> Wrong | None:
 
 
 def with_bias(norm: Pattern) -> Pattern:
-    return star("casts", CASTS, Add(norm, bias)) | norm
+    return star("casts", CASTS, Add(norm, bias), reach=2) | norm
 
 
 def _layer(m: Match) -> Built:

@@ -73,7 +73,7 @@ matmul_bias = Rule(
     """x times weight, plus a row of bias
 
     Two kernels become one, and the product is not written twice.""",
-    finds=Add(star("layout", LAYOUT_STEPS, plain_product, resizes=["reshape", "transpose"]), bias),
+    finds=Add(star("layout", LAYOUT_STEPS, plain_product, resizes=["reshape", "transpose"], reach=3), bias),
     marks=tuple(sorted(forms.product.kinds - {"matmul_bias", "com.microsoft.MatMulNBits"})),
     needs=(guard(bias_is_a_row), guard(layout_leaves_rows)),
     builds=lambda m: Built(
@@ -271,6 +271,7 @@ act = form(
         {"reshape": Reshape(HOLE)},
         form(forms.product, "product", where=lambda p: p.plain and bool(p.bias)),
         ["reshape"],
+        reach=2,
     ),
 )
 

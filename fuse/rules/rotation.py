@@ -43,7 +43,7 @@ by_halves = Concat(less, more, axis=LAST)
 by_pairs = Reshape(Concat(Unsqueeze(less, axes=LAST), Unsqueeze(more, axes=LAST), axis=LAST))
 any_rotation = rotated | by_pairs | by_halves
 rest = Slice(anything("whole")) | Split(anything("whole"), output=1)
-partial = Concat(star("casts", CASTS, any_rotation), rest, axis=LAST)
+partial = Concat(star("casts", CASTS, any_rotation, reach=2), rest, axis=LAST)
 
 
 def lanes(graph: Graph, value: str) -> tuple[str, int, int, int] | None:
@@ -259,7 +259,7 @@ rope = Rule(
 
     Six to ten kernels and as many copies of x become one. The pairs are the halves of the width, or
     neighbours; cos and sin are any two values that broadcast over heads.""",
-    finds=star("casts", CASTS, partial) | star("casts", CASTS, any_rotation),
+    finds=star("casts", CASTS, partial, reach=2) | star("casts", CASTS, any_rotation, reach=2),
     marks=("Concat",),
     needs=(
         guard(halves_make_the_whole),
