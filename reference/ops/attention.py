@@ -91,6 +91,28 @@ def attend(
     return product(shares, v), [raw, capped, scores.astype(q.dtype), shares]
 
 
+def _biases(
+    call: Call, q: Array, keys: int, mask: Array | None, past: int, lengths: Array | None
+) -> list[Array]:
+    """What ai.onnx Attention adds to its scores: the mask, causality, the window, the unused rows."""
+    rows, biases = q.shape[2], []
+    if mask is not None:
+        bias = bias_of(mask, q.dtype)
+        short = keys - bias.shape[-1]
+        if short > 0:
+            bias = np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, short)], constant_values=-np.inf)
+        biases.append(bias)
+    offset = past if past or lengths is None else lengths.reshape(-1) - rows
+    left, right = int(call.get("left_window_size", -1)), int(call.get("right_window_size", -1))
+    if call.get("is_causal", 0):
+        biases.append(causal_bias(rows, keys, offset, q.dtype))
+    if left >= 0 or right >= 0:
+        biases.append(causal_bias(rows, keys, offset, q.dtype, left, right))
+    if lengths is not None:
+        biases.append(bias_of(np.arange(keys) < lengths.reshape(-1, 1, 1, 1), q.dtype))
+    return biases
+
+
 def attention(
     call: Call,
     q: Array,
@@ -108,26 +130,8 @@ def attention(
         q, k, v = split_heads(q, heads), split_heads(k, key_heads), split_heads(v, key_heads)
     if past_k is not None and past_v is not None:
         k, v = np.concatenate([past_k, k], axis=2), np.concatenate([past_v, v], axis=2)
-    rows, keys = q.shape[2], k.shape[2]
-    biases = []
-    if mask is not None:
-        bias = bias_of(mask, q.dtype)
-        short = keys - bias.shape[-1]
-        if short > 0:
-            bias = np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, short)], constant_values=-np.inf)
-        biases.append(bias)
-    offset: Any = 0
-    if past_k is not None:
-        offset = past_k.shape[2]
-    elif lengths is not None:
-        offset = lengths.reshape(-1) - rows
-    left, right = int(call.get("left_window_size", -1)), int(call.get("right_window_size", -1))
-    if call.get("is_causal", 0):
-        biases.append(causal_bias(rows, keys, offset, q.dtype))
-    if left >= 0 or right >= 0:
-        biases.append(causal_bias(rows, keys, offset, q.dtype, left, right))
-    if lengths is not None:
-        biases.append(bias_of(np.arange(keys) < lengths.reshape(-1, 1, 1, 1), q.dtype))
+    past = 0 if past_k is None else past_k.shape[2]
+    biases = _biases(call, q, k.shape[2], mask, past, lengths)
     scale = call.get("scale")
     precision = call.get("softmax_precision")
     y, scores = attend(
@@ -275,6 +279,17 @@ def multi_head_attention(
     return join_heads(_contrib_core(call, query, key, value, mask, attention_bias)), key, value
 
 
+#: Attributes of GroupQueryAttention that change the result in ways that are not implemented.
+_UNREAD = ("smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+
+
+def _refuse_unread(call: Call, *operands: Array | None) -> None:
+    unread = [name for name in _UNREAD if call.get(name, 0)]
+    if unread or any(value is not None for value in operands) or not call.get("causal", 1):
+        what = " ".join(unread) or "these operands"
+        raise FuseError(f"com.microsoft.GroupQueryAttention with {what} has no implementation")
+
+
 def group_query_attention(
     call: Call,
     q: Array,
@@ -296,14 +311,7 @@ def group_query_attention(
     last: for each batch, the number of real keys after this step, less one. Rows land in the cache
     behind the keys that each batch has.
     """
-    unread = [
-        n
-        for n in ("smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache")
-        if call.get(n, 0)
-    ]
-    if unread or sink is not None or any(value is not None for value in rest) or not call.get("causal", 1):
-        what = " ".join(unread) or "these operands"
-        raise FuseError(f"com.microsoft.GroupQueryAttention with {what} has no implementation")
+    _refuse_unread(call, sink, *rest)
     heads, key_heads = int(call.attrs["num_heads"]), int(call.attrs["kv_num_heads"])
     if k is None or v is None:
         width = q.shape[-1] // (heads + 2 * key_heads)
