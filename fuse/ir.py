@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fuse.operators import SMALL_CONSTANT_BYTES, Content, Element, Op, Owned, Tensor, leaves
+from fuse.operators import SMALL_CONSTANT_BYTES, Content, Element, Op, Owned, Tensor, leaves, written
 from fuse.tables import Base, Model, captures, make_base
 from fuse.types import UNKNOWN, Dims, Expr, FuseError, Type
 
@@ -31,13 +31,17 @@ __all__ = [
     "leaves",
     "make_base",
     "unfuse",
+    "written",
 ]
+
+#: Operators that read the shape of a value and not what is in it.
+SHAPE_ONLY = frozenset({"Shape", "Size", "fuse.Dims"})
 
 
 class Graph(Owned):
     """One state of a graph. Copies share the tables; only `replace` and `dissolve` change it."""
 
-    __slots__ = ("base", "built", "into", "slots")
+    __slots__ = ("base", "built", "into", "landed", "slots")
 
     def __init__(self, base: Base) -> None:
         self.base = base
@@ -45,6 +49,8 @@ class Graph(Owned):
         self.into: list[int] = list(range(len(base.lifted)))
         #: class -> the slots where an op of it was ever put (some may have gone since).
         self.built: dict[str, list[int]] = {}
+        #: value -> the slot where an op that writes over its memory was last put (it may have gone).
+        self.landed: dict[str, int] = {}
 
     def __str__(self) -> str:
         """One op a line (`fuse.text`)."""
@@ -81,6 +87,23 @@ class Graph(Owned):
         if len(lifted) == 1:
             return [into[lifted[0]]]
         return list(dict.fromkeys([into[slot] for slot in lifted]))
+
+    def writer(self, value: str) -> Op | None:
+        """The op that writes over the memory of a value, in place; None where none does."""
+        slot = self.landed.get(value)
+        op = None if slot is None else self.slots[slot]
+        return op if op is not None and value in written(op) else None
+
+    def looks_into(self, slot: int, value: str) -> bool:
+        """Whether the op of a slot reads what is in a value, and not just its shape."""
+        op = self.slots[slot]
+        if op is None:
+            return False
+        return any(
+            (value in leaf.inputs and leaf.kind not in SHAPE_ONLY)
+            or any(value in captures(body) for body in leaf.bodies.values())
+            for leaf in leaves(op)
+        )
 
     def is_output(self, value: str) -> bool:
         return value in self.base.output_set
@@ -135,7 +158,7 @@ class Graph(Owned):
                 yield op
         for slot in sorted(set(self.built.get(kind, ()))):
             op = self.slots[slot]
-            if op is not None and op.kind == kind and op.parts:
+            if op is not None and op.kind == kind and op.parts and self.base.lifted[slot].kind != kind:
                 yield op
 
     # ---- changing ------------------------------------------------------------------------------
@@ -144,6 +167,7 @@ class Graph(Owned):
         twin = Graph.__new__(Graph)
         twin.base, twin.slots, twin.into = self.base, self.slots.copy(), self.into.copy()
         twin.built = {kind: slots.copy() for kind, slots in self.built.items()}
+        twin.landed = self.landed.copy()
         for slot in self.base.owners:
             op = twin.slots[twin.into[slot]]
             if op is not None and not op.parts:
@@ -161,6 +185,7 @@ class Graph(Owned):
         op = op._replace(slot=slot)
         slots[slot] = op
         self.built.setdefault(op.kind, []).append(slot)
+        self.landed.update((value, slot) for value in written(op))
         return op
 
     def window(self, parts: Iterable[Op], inputs: Iterable[str], outputs: Iterable[str]) -> list[int]:
@@ -197,6 +222,7 @@ class Graph(Owned):
                 slot = part.slot if part.slot in window else window[-1]
                 part = part._replace(slot=slot)
                 self.built.setdefault(part.kind, []).append(slot)
+                self.landed.update((value, slot) for value in written(part))
             slots[part.slot] = part
             for leaf in leaves(part):
                 into[leaf.slot] = part.slot
@@ -205,9 +231,11 @@ class Graph(Owned):
 
     # ---- checking ------------------------------------------------------------------------------
     def verify(self) -> None:
-        """Raise where an op reads a value before it is made, or an output is lost."""
+        """Raise where an op reads a value before it is made or after it is written over, or an
+        output is lost."""
         base = self.base
         made = set(base.inputs) | {""}
+        over: dict[str, Op] = {}
         inside = bool(base.prefix)
         for slot, op in enumerate(self.slots):
             if op is None:
@@ -224,8 +252,13 @@ class Graph(Owned):
                 outer = inside and value not in base.producer
                 if value not in made and value not in base.constants and value not in own and not outer:
                     raise FuseError(f"{op.kind} {op.path} reads {value} before it is made")
+                if value in over and self.looks_into(slot, value):
+                    raise FuseError(f"{op.kind} {op.path} reads {value} after {over[value].path} lands in it")
             made.update(op.outputs)
+            over.update((value, op) for value in written(op))
         for value in base.outputs:
+            if value in over:
+                raise FuseError(f"output {value} is written over by {over[value].path}")
             known = value in made or value in base.constants
             if not known and not (inside and value not in base.producer):
                 raise FuseError(f"output {value} is made by no op")
@@ -246,5 +279,5 @@ def unfuse(graph: Graph) -> Graph:
                 op = op._replace(attrs=kept.attrs)
             one.slots[slot] = op
             one.into[slot] = slot
-        one.built = {}
+        one.built, one.landed = {}, {}
     return plain

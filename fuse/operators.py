@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from fuse.placement import Land, Placement
 from fuse.types import Expr, Type
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Op(NamedTuple):
     inputs, outputs: value paths, "" for an absent one. A fused op lists its class's operands first,
     then whatever else its parts read at run time; constants that only parts read are not listed.
     parts: what a fused op is made of, in slot order; its meaning is these run in that order.
-    slot: where it stands (a lifted op: for ever). placements: reads and writes in place.
+    slot: where it stands (a lifted op: for ever). placements: what it reads and writes in place; its
+    inputs and outputs are then the wider values.
     """
 
     kind: str
@@ -74,7 +76,7 @@ class Op(NamedTuple):
     parts: tuple[Op, ...] = ()
     name: str = ""
     slot: int = -1
-    placements: tuple[Attribute, ...] = ()
+    placements: tuple[Placement, ...] = ()
 
     @property
     def path(self) -> str:
@@ -99,3 +101,14 @@ def leaves(op: Op) -> list[Op]:
         else:
             found.append(part)
     return found
+
+
+def written(op: Op) -> tuple[str, ...]:
+    """The values whose memory an op writes over: where its results, or those of its parts, land."""
+    if not op.parts:
+        return ()
+    found = [placement.into for placement in op.placements if isinstance(placement, Land) and placement.into]
+    for part in op.parts:
+        if part.parts:
+            found += written(part)
+    return tuple(dict.fromkeys(found))
