@@ -65,14 +65,6 @@ _CONV = {
     "pads": Attr((), "zeros before each axis of space, then behind each; empty: none"),
     "dilations": Attr((), "gaps between the places of the kernel, 1 where they touch; empty: 1"),
     "group": Attr(1, "groups of channels that are convolved apart"),
-    "auto_pad": Attr("NOTSET", "NOTSET: pads; VALID: none; SAME_UPPER, SAME_LOWER: as many as stride 1 needs"),
-    "eps": Attr(1e-5, "added to the variance before its root, where there is one"),
-}
-_CONV = {
-    "strides": Attr((), "steps of the window along each axis of space; empty: 1"),
-    "pads": Attr((), "zeros before each axis of space, then behind each; empty: none"),
-    "dilations": Attr((), "gaps between the places of the kernel, 1 where they touch; empty: 1"),
-    "group": Attr(1, "groups of channels that are convolved apart"),
     "auto_pad": Attr("NOTSET", "NOTSET: pads; VALID: none; SAME_UPPER, SAME_LOWER: out is in over stride"),
     "eps": Attr(1e-5, "added to the variance before its root, where there is one"),
 }
@@ -198,26 +190,6 @@ CLASSES: dict[str, FusedClass] = {
             "x codes scales zero_points bias x_scale x_zero_point",
             "x times (codes - zero points) scales, plus a row of bias",
             attrs=_QUANTIZED,
-        ),
-        _declare(
-            "conv_affine",
-            "x weight bias scale shift mean variance",
-            "a convolution, normalized by mean and variance where given, times scale, plus shift, a channel each",
-            attrs=_CONV,
-        ),
-        _declare(
-            "conv_act",
-            "x weight bias scale shift mean variance code_scale code_zero_point residual",
-            "an activation of conv_affine (rounded to codes where there is a code_scale) plus a residual",
-            attrs=_CONV
-            | {
-                "act": Attr(REQUIRED, "relu clip hard_sigmoid hard_swish gelu silu ..."),
-                "act_alpha": Attr(1.0, "its slope"),
-                "act_beta": Attr(0.0, "its offset (hard_sigmoid)"),
-                "act_low": Attr(0.0, "its least value (clip)"),
-                "act_high": Attr(0.0, "its greatest value (clip)"),
-                "codes": Attr("", "element type that the result is rounded to, where there is a code_scale"),
-            },
         ),
         _declare(
             "conv_affine",

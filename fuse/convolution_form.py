@@ -46,7 +46,8 @@ def conv_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
 def conv(graph: Graph, op: Op) -> Conv | None:
     """A Conv, or one with a scale and a shift that a rule built; None for anything else."""
     if op.kind == "conv_affine":
-        return Conv(*op.inputs[:7], dict(op.attrs), op.outputs[0], op)
+        x, weight, bias, scale, shift, mean, variance = op.inputs[:7]
+        return Conv(x, weight, bias, scale, shift, mean, variance, dict(op.attrs), op.outputs[0], op)
     if op.kind != "Conv":
         return None
     bias = op.inputs[2] if len(op.inputs) > 2 else ""
