@@ -11,6 +11,7 @@ from fuse.rules.attention import attention
 from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.convolutions import conv_act, conv_affine
+from fuse.rules.delta import gated_delta
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
@@ -62,6 +63,8 @@ RULES: tuple[Rule, ...] = (
     kv_append,
     rope_kv_append,
     qk_norm_rope_kv_append,
+    # recurrences
+    gated_delta,
     # convolutions
     conv_affine,
     conv_act,

@@ -22,6 +22,7 @@ from reference.definitions.mixtures import MIXTURES
 from reference.definitions.norms import NORMS
 from reference.definitions.products import PRODUCTS
 from reference.definitions.quantized import QUANTIZED
+from reference.definitions.recurrences import RECURRENCES
 from reference.definitions.rotations import ROTATIONS
 from reference.ops.call import NUMPY
 
@@ -29,7 +30,7 @@ from reference.ops.call import NUMPY
 DEFINITIONS: Mapping[str, Definition] = {
     **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES, **QUANTIZED,
     **CONVOLUTIONS,
-    **MIXTURES,
+    **MIXTURES, **RECURRENCES,
 }  # fmt: skip
 
 
@@ -38,8 +39,9 @@ def operand_names(op: Op) -> tuple[str, ...]:
     declared = CLASSES.get(op.kind)
     if declared is None or op.kind not in DEFINITIONS:
         raise FuseError(f"no definition of class {op.kind} at {op.path}")
-    if op.kind == "attention":
-        count = 3 + sum(entry != "cap" for entry in op.attrs.get("mask", ()))
+    if "mask" in declared.attrs:
+        single = sum(not name.endswith("*") for name in declared.operands)
+        count = single + sum(entry != "cap" for entry in op.attrs.get("mask", ()))
     elif "experts" in declared.attrs:
         single = sum(not name.endswith("*") for name in declared.operands)
         count = single + sum(expert_counts(op.attrs).values())

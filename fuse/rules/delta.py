@@ -1,0 +1,379 @@
+"""The gated delta rule, from the chunks that an export unrolls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fuse import layout as lay
+from fuse.guards import dims_text
+from fuse.ir import Graph, Op, Tensor
+from fuse.match import Match
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules import delta_patterns as patterns
+from fuse.rules.attention import Stops, any_order
+from fuse.rules.delta_solve import Solve, from_end, index_ops
+
+#: How far the start of the solve, and the rows of a chunk, may be from what leads to them, in ops.
+MOST_OPS = 64
+_NAMES = ("q", "k", "v", "decay", "beta")
+_AXES = frozenset({"b", "h", "s", "d", "hd", "1"})
+
+
+class Chunks(NamedTuple):
+    """What was found beside the bindings of the match.
+
+    begin: what the first chunk is written into. written: the chunk that each write names, in order.
+    follows: whether each chunk begins with the state that the one before left. bounds: the bindings of
+    each chunk. last_state: "" where nothing computes it.
+    """
+
+    rows: int
+    begin: str
+    written: tuple[int, ...]
+    follows: tuple[bool, ...]
+    bounds: tuple[dict[str, Any], ...]
+    last_state: str
+    solve: Solve
+
+
+def find(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
+    """The unrolled chunks whose decays one CumSum adds up."""
+    for begin in _forward(graph, mark.outputs[0], patterns.TO_START, ("Neg", "Where")):
+        m = Match(graph, budget)
+        if not patterns.match_start(m, begin):
+            continue
+        solve = Solve(graph, begin)
+        if not solve.read():
+            continue
+        m.ops += solve.ops
+        m.bound = {**m.bound, "solved": solve.result}
+        if _solved_products(m) and _chunks(m, solve):
+            yield m
+
+
+def _forward(graph: Graph, value: str, through: frozenset[str], kinds: tuple[str, ...]) -> Iterator[str]:
+    """Values of these kinds of operator that are made of a value through others, nearest first."""
+    level, seen = [value], {value}
+    while level and len(seen) <= MOST_OPS:
+        higher: list[str] = []
+        for at in level:
+            for slot in graph.readers(at):
+                op = graph.slots[slot]
+                if op is None or op.outputs[0] in seen or op.kind not in through:
+                    continue
+                seen.add(op.outputs[0])
+                higher.append(op.outputs[0])
+                if op.kind in kinds:
+                    yield op.outputs[0]
+        level = higher
+
+
+def _solved_products(m: Match) -> bool:
+    """The values and keys that the inverse of the triangle gives."""
+    graph = m.graph
+    for slot in graph.readers(m["solved"]):
+        inverse = graph.slots[slot]
+        if inverse is None or inverse.kind != "Add":
+            continue
+        found: dict[str, str] = {}
+        for reader in (graph.slots[s] for s in graph.readers(inverse.outputs[0])):
+            if reader is None:
+                continue
+            for name, matcher in (("values", patterns.match_values), ("keys", patterns.match_keys)):
+                mark = m.save()
+                if name not in found and matcher(m, reader.outputs[0]):
+                    found[name] = reader.outputs[0]
+                    break
+                m.restore(mark)
+        if len(found) == 2:
+            m.bound = {**m.bound, **found}
+            return True
+    return False
+
+
+def _chunks(m: Match, solve: Solve) -> bool:
+    """Every chunk that is computed, in order, and where its rows are written."""
+    graph, shared = m.graph, m.bound
+    found: list[tuple[int, str, dict[str, Any]]] = []
+    for value in _forward(graph, m["values"], patterns.TO_ROWS, ("Add",)):
+        m.bound = shared
+        mark = m.save()
+        if patterns.match_rows(m, value):
+            found.append((int(m.number("chunk")), value, m.bound))
+        else:
+            m.restore(mark)
+    m.bound = shared
+    found.sort(key=lambda chunk: chunk[0])
+    writes = _writes(graph, [value for _, value, _ in found])
+    if not found or writes is None:
+        return False
+    m.ops += writes + index_ops(graph, solve.ops)
+    follows, last = [True], ""
+    for number, (_, _, bound) in enumerate(found):
+        last = _left_behind(m, bound)
+        if number + 1 < len(found):
+            follows.append(last == found[number + 1][2]["state"])
+    scatters = [op for op in writes if op.kind == "ScatterElements"]
+    if tuple(at for at, _, _ in found) != tuple(range(len(found))):
+        return False
+    written = tuple(_index(m, op.inputs[1]) for op in scatters)
+    bounds = tuple(bound for _, _, bound in found)
+    facts = Chunks(solve.rows, scatters[0].inputs[0], written, tuple(follows), bounds, last, solve)
+    m.bound = {**bounds[0], "facts": facts}
+    m.root = scatters[-1].outputs[0]
+    return _zeros_taken(m, facts.begin, m["state"])
+
+
+def _left_behind(m: Match, bound: dict[str, Any]) -> str:
+    """The state after a chunk, "" where nothing computes it."""
+    before, kept = bound["state"], m.bound
+    for slot in m.graph.readers(before):
+        op = m.graph.slots[slot]
+        if op is None or op.kind != "Mul":
+            continue
+        for above in m.graph.readers(op.outputs[0]):
+            total = m.graph.slots[above]
+            m.bound, mark = bound, m.save()
+            if total is not None and total.kind == "Add" and patterns.match_next_state(m, total.outputs[0]):
+                m.bound = kept
+                exponents = [step for step in m.steps[mark[1] :] if step.step == "exp"]
+                return total.outputs[0] if len(exponents) == 1 else ""
+            m.restore(mark)
+    m.bound = kept
+    return ""
+
+
+def _writes(graph: Graph, values: list[str]) -> list[Op] | None:
+    """The ops that write each chunk's rows into the result, and those that make what they write into."""
+    ops: list[Op] = []
+    into = ""
+    for value in values:
+        for reader in (graph.slots[s] for s in graph.readers(value)):
+            if reader is not None and reader.kind in ("Unsqueeze", "Reshape"):
+                writer = next((graph.slots[s] for s in graph.readers(reader.outputs[0])), None)
+                if (
+                    writer is None
+                    or writer.kind != "ScatterElements"
+                    or writer.inputs[2] != reader.outputs[0]
+                ):
+                    return None
+                if into and writer.inputs[0] != into:
+                    return None
+                if writer.attrs.get("reduction", "none") != "none":
+                    return None
+                if from_end(graph, writer.inputs[0], writer.attrs.get("axis", 0)) != -3:
+                    return None
+                begin = graph.producer(writer.inputs[0])
+                ops += [op for op in (reader, begin) if op is not None and op not in ops] + [writer]
+                into = writer.outputs[0]
+                break
+        else:
+            return None
+    return ops
+
+
+def _index(m: Match, value: str) -> int:
+    """The one number that indices repeat, -1 where it is not known."""
+    op = m.graph.producer(value)
+    if op is not None and op.kind == "Expand":
+        m.ops.append(op)
+        value = op.inputs[0]
+    number = m.graph.scalar(value)
+    return number if isinstance(number, int) else -1
+
+
+def _zeros_taken(m: Match, *values: str) -> bool:
+    """Take in the operators that make zeros."""
+    for value in dict.fromkeys(values):
+        op = m.graph.producer(value)
+        if op is not None and zeros(m.graph, value):
+            m.ops.append(op)
+    return True
+
+
+def zeros(graph: Graph, value: str) -> bool:
+    """Whether a value is zero everywhere."""
+    op = graph.producer(value)
+    if op is not None and op.kind == "Expand":
+        return graph.scalar(op.inputs[0]) == 0
+    if op is not None and op.kind == "ConstantOfShape":
+        fill = op.attrs.get("value")
+        return fill is None or (isinstance(fill, Tensor) and not fill.array().any())
+    tensor = graph.constant(value)
+    array = None if tensor is None else tensor.small()
+    return array is not None and not array.any()
+
+
+# ---- guards ------------------------------------------------------------------------------------------
+def rows_end_in_zeros(m: Match) -> Wrong | None:
+    """rows are padded with zeros at their end only"""
+    graph = m.graph
+    for op in m.ops:
+        if op.kind != "Pad":
+            continue
+        dims, amounts = graph.dims(op.outputs[0]), graph.content(op.inputs[1])
+        rows = -1 if op.inputs[0] in (m["decay"], m["beta"]) else -2
+        if dims is None or amounts is None or len(amounts) != 2 * len(dims):
+            return Wrong(op.outputs[0], "amounts that are not known")
+        if any(e != 0 for at, e in enumerate(amounts) if at != 2 * len(dims) + rows):
+            return Wrong(op.outputs[0], f"pads {list(amounts)}")
+        if op.attrs.get("mode", "constant") != "constant":
+            return Wrong(op.outputs[0], f"mode {op.attrs['mode']}")
+    return None
+
+
+def masks_are_triangles(m: Match) -> Wrong | None:
+    """each mask is the triangle of rows that come later, and the diagonal added is of ones"""
+    rows = m["facts"].rows
+    later, whole = np.triu(np.ones((rows, rows), bool), 1), np.triu(np.ones((rows, rows), bool))
+    for name, want in (("later", later), ("from_here", whole), ("one", np.eye(rows))):
+        for bound in (m.bound, *m["facts"].bounds):
+            value = bound.get(name, "")
+            tensor = m.graph.constant(value) if value else None
+            array = None if tensor is None else tensor.small()
+            if value and (array is None or array.size != want.size or not _same(array, want)):
+                return Wrong(value, "another matrix")
+    for name, wanted in (("below", -1), ("nothing", -np.inf)):
+        if m.get(name) and m.number(name) != wanted:
+            return Wrong(m[name], str(m.number(name)))
+    return None
+
+
+def _same(array: np.ndarray, want: np.ndarray) -> bool:
+    return array.shape[-2:] == want.shape and bool((array.reshape(want.shape) == want).all())
+
+
+def every_row_is_solved(m: Match) -> Wrong | None:
+    """every row of the triangle is solved, in order"""
+    fault = m["facts"].solve.fault
+    return None if fault is None else Wrong(fault[1], f"row {fault[0]} is not")
+
+
+def chunks_follow_each_other(m: Match) -> Wrong | None:
+    """each chunk begins with the state that the one before it left and is written in its place"""
+    facts = m["facts"]
+    if facts.written != tuple(range(len(facts.written))):
+        return Wrong(m.root, f"chunks written at {', '.join(map(str, facts.written))}")
+    for number, follows in enumerate(facts.follows):
+        if not follows:
+            return Wrong(facts.bounds[number]["state"], f"another state before chunk {number}")
+    return None if zeros(m.graph, facts.begin) else Wrong(facts.begin, "not zeros")
+
+
+def rows_are_cut_into_chunks(m: Match) -> Wrong | None:
+    """rows are cut into chunks in order, and only rows and columns change places"""
+    rows = m["facts"].rows
+    solved = {op.slot for op in m["facts"].solve.ops}
+    for op in m.ops:
+        outer, inner = m.graph.dims(op.outputs[0]), m.graph.dims(op.inputs[0]) if op.inputs else None
+        if op.slot in solved or outer is None or inner is None:
+            continue
+        if op.kind == "Transpose":
+            perm = tuple(op.attrs.get("perm") or ())
+            last = len(outer) - 1
+            if perm != (*range(last - 1), last, last - 1):
+                return Wrong(op.outputs[0], f"perm={list(perm)}")
+        cuts = op.kind == "Reshape" and len(outer) == len(inner) + 1 and len(inner) > 2
+        if cuts and (outer[:2] != inner[:2] or outer[3] != rows or outer[4:] != inner[3:]):
+            return Wrong(op.outputs[0], f"{dims_text(outer)} of {dims_text(inner)}")
+        if op.kind == "CumSum" and m.number("sum_axis") not in (-1, 3):
+            return Wrong(op.outputs[0], f"axis {m.number('sum_axis')}")
+    return None
+
+
+def operands_have_the_same_rows(m: Match) -> Wrong | None:
+    """q, k, v, decay and beta have one batch, heads and rows, q and k one width"""
+    q = m.graph.dims(m["q"])
+    for name in _NAMES:
+        dims = m.graph.dims(m[name])
+        rank = 3 if name in ("decay", "beta") else 4
+        if q is None or dims is None or len(dims) != rank or dims[:3] != q[:3]:
+            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(q)}")
+        if name == "k" and dims != q:
+            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(q)}")
+    state, v = m.graph.dims(m["state"]), m.graph.dims(m["v"])
+    if q is None or v is None or state != (*q[:2], q[3], v[3]):
+        return Wrong(m["state"], f"a state {dims_text(state)}")
+    return None
+
+
+# ---- building ----------------------------------------------------------------------------------------
+def build(m: Match) -> Iterator[Built]:
+    """The recurrence with every layout operator taken in that can be, then of its operands as they are."""
+    fullest = _build(m, any_order(_AXES))
+    if fullest is not None:
+        yield fullest
+    plain = _build(m, None)
+    if plain is not None and (fullest is None or plain.operands != fullest.operands):
+        yield plain
+
+
+def _build(m: Match, stops: Stops | None) -> Built | None:
+    graph, facts = m.graph, m["facts"]
+    heads = (graph.dims(m["v"]) or (0, 0))[1]
+    if not isinstance(heads, int):
+        return None
+    also: list[Op] = []
+    values, layouts = [], {}
+    scale = float(m.number("q_scale")) if m.get("q_scale") else 1.0
+    for name in _NAMES:
+        value = m[name]
+        if name == "q":
+            value, factor = _scaled(m, value, also)
+            scale *= factor
+        dims = graph.dims(value)
+        assert dims is not None
+        letters = "b h s" if name in ("decay", "beta") else "b h s d"
+        layout = lay.layout_of(dims, letters)
+        if stops is not None:
+            own = {op.slot for op in (*m.ops, *also)}
+            value, layout, repeats, ops = lay.walk(graph, value, layout, own, stops)
+            also += ops if repeats == 1 else []
+        values.append(value)
+        layouts[f"{name}_layout"] = lay.text(layout)
+    state = "" if zeros(graph, m["state"]) else m["state"]
+    attrs: dict[str, Any] = {**layouts, "out_layout": "b h c s d", "heads": heads}
+    attrs |= {"chunk": facts.rows, "chunks": len(facts.bounds)}
+    if scale != 1.0:
+        attrs["scale"] = scale
+    outputs = (m.root, facts.last_state) if facts.last_state else (m.root,)
+    return Built("gated_delta", (*values, state), attrs, outputs, also)
+
+
+def _scaled(m: Match, value: str, also: list[Op]) -> tuple[str, float]:
+    """Below a product of q and one number that only the match reads, and the number."""
+    op = m.graph.producer(value)
+    own = {part.slot for part in m.ops}
+    if op is None or op.kind != "Mul" or m.graph.is_output(value):
+        return value, 1.0
+    if any(slot not in own for slot in m.graph.readers(value)):
+        return value, 1.0
+    for at in (0, 1):
+        number = m.graph.scalar(op.inputs[at])
+        if number is not None and m.graph.dims(op.inputs[1 - at]) == m.graph.dims(value):
+            also.append(op)
+            return op.inputs[1 - at], float(number)
+    return value, 1.0
+
+
+gated_delta = Rule(
+    "gated_delta",
+    """the gated delta rule: a state that decays, is corrected by each row, and is asked by it
+
+    Hundreds of kernels, most of them a triangular solve written row by row, become one that reads
+    each row once and keeps the state where it computes.""",
+    finds=find,
+    marks=("CumSum",),
+    needs=(
+        guard(rows_are_cut_into_chunks),
+        guard(rows_end_in_zeros),
+        guard(operands_have_the_same_rows),
+        guard(masks_are_triangles),
+        guard(every_row_is_solved),
+        guard(chunks_follow_each_other),
+    ),
+    builds=build,
+)
