@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chips import constraints_attention as attention
+from chips import constraints_mixture as mixture
 from chips import constraints_rope as rope
 from chips.answers import Answer, Unknown, last, number, same, undecided, unknown, without_unit_lead
 from chips.operands import Operands
@@ -283,6 +284,8 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         rope.position_ids, rope.partial, attention.head_dim, attention.mask, attention.mask_folded,
         attention.softcap, attention.positive_scale, attention.groups, attention.q_len,
         attention.q_len_groups, attention.kv_len, attention.q_within_kv, attention.layouts,
+        mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
+        mixture.stacked,
     )
 }  # fmt: skip
 
@@ -308,6 +311,9 @@ NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS
         ("head_dim", "mask", "mask_folded", "softcap", "positive_scale", "groups", "q_len", "q_len_groups",
          "kv_len", "q_within_kv", "layouts"),
         _ATTENTION,
+    ),
+    **dict.fromkeys(
+        ("scoring", "selection", "plain_weights", "gating", "limited", "stacked"), frozenset({"experts"})
     ),
 }  # fmt: skip
 

@@ -14,6 +14,9 @@ Evidence = Literal["ran", "emulated", "source", "docs"]
 Dtype = Literal["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "i8", "u8", "i32", "i64"]
 MaskKind = Literal["none", "causal", "bool", "additive"]
 RopeForm = Literal["half", "interleaved", "pairs_to_halves", "halves_to_pairs"]
+Scoring = Literal["softmax", "softmax_chosen", "sigmoid", "none"]
+Selection = Literal["scores", "biased", "grouped", "separate"]
+Gating = Literal["none", "two", "halves", "lanes", "halves_up_first", "lanes_up_first"]
 ResidualShape = Literal["same", "rows", "one_batch"]
 
 
@@ -95,6 +98,12 @@ class Limits(Row):
     scales: Literal[False] | None = None
     transposed: tuple[Literal["x", "weight"], ...] | None = None
     constant: tuple[str, ...] | None = None
+    scoring: tuple[Scoring, ...] | None = None
+    selection: tuple[Selection, ...] | None = None
+    plain_weights: Literal[True] | None = None
+    gating: tuple[Gating, ...] | None = None
+    limited: Literal[False] | None = None
+    stacked: Literal[True] | None = None
     max_members: Annotated[int, Field(gt=1)] | None = None
     max_weight_bytes: Annotated[int, Field(gt=0)] | None = None
 

@@ -31,6 +31,10 @@ ATTENTION = (
     },
 )  # fmt: skip
 ROPE = ({"x": "f32[B,4,S,8]", "cos": "f32[S,4]", "sin": "f32[S,4]"}, {"tables": "half"})
+MIXTURE = (
+    {"x": "f32[N,8]", "scores": "f32[N,4]", "first.1": "= f32[4,32,8]", "down.1": "= f32[4,8,16]"},
+    {"experts": 4, "k": 2, "gating": "lanes", "trans_first": 1, "trans_down": 1},
+)
 
 
 def made(
@@ -82,6 +86,12 @@ CASES = {
     "q_len_groups": ("attention", ATTENTION, {"at_least": 0}, None, "rows of q times query heads a key head at most 8", "rows of q times heads unknown (4*S): try --dim S=1"),
     "kv_len": ("attention", ATTENTION, {"at_least": 0}, None, "rows of k at most 8", "rows of k unknown (P + S): try --dim P=1 --dim S=1"),
     "q_within_kv": ("attention", ATTENTION, True, ({"q": "f32[1,8,9,64]", "k": "f32[1,2,7,64]"}, {}), "no more rows of q than of k", "9 rows of q, 7 of k"),
+    "scoring": ("moe", MIXTURE, ["softmax"], ({}, {"scoring": "softmax_chosen"}), "weights of the experts by softmax", "softmax chosen"),
+    "selection": ("moe", MIXTURE, ["scores"], ({}, {"selection": "separate"}), "experts chosen by scores", "separate"),
+    "plain_weights": ("moe", MIXTURE, True, ({}, {"route_scale": 2.5, "sum_eps": 1e-20}), "no factor on the experts' weights and nothing added to their sum", "factor 2.5, 1e-20 added"),
+    "gating": ("moe", MIXTURE, ["none", "lanes"], ({}, {"gating": "halves"}), "gate and up of an expert given as one of none, lanes", "halves"),
+    "limited": ("moe", MIXTURE, False, ({}, {"limit": 7.0, "up_offset": 1.0}), "no limit on gate and up and nothing added to up", "limit 7, 1 added to up"),
+    "stacked": ("moe", MIXTURE, True, ({}, {"trans_down": 0}), "the experts' weights stacked, an expert's [out, in]", "down weight [in, out]"),
     "layouts": ("attention", ATTENTION, {"q": ["b h s d"], "k": ["b h s d"]}, ({}, {"k_layout": "b h d s"}), "axes of q, k: b h s d", "k b h d s"),
 }  # fmt: skip
 
