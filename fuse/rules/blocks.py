@@ -163,8 +163,7 @@ attention_block = Rule(
     finds=find_attention_block,
     marks=tuple(sorted(forms.attention.kinds)),
     builds=_built("attention_block"),
-    primitives=True,
-    reads=tuple(sorted(_PRODUCTS | forms.rope.kinds | forms.norm.kinds)),
+    reads=tuple(sorted(_PRODUCTS | _BEFORE | _AFTER)),
 )
 
 _GATES = frozenset("swiglu geglu reglu".split())
@@ -196,7 +195,6 @@ mlp_block = Rule(
     finds=find_mlp_block,
     marks=tuple(sorted(_GATES | forms.activation.kinds | {"matmul_bias_act"})),
     builds=_built("mlp_block"),
-    primitives=True,
     reads=tuple(sorted(_PRODUCTS | forms.activation.kinds | _GATES)),
 )
 
@@ -245,5 +243,4 @@ transformer_layer = Rule(
     marks=("attention_block",),
     builds=_built("transformer_layer"),
     reads=tuple(sorted(forms.add_norm.kinds | {"mlp_block"})),
-    primitives=True,
 )
