@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fuse.operators import SMALL_CONSTANT_BYTES, Content, Element, Op, Owned, Tensor, leaves, written
+from fuse.placement import Alias
 from fuse.tables import Base, Model, captures, make_base
 from fuse.types import UNKNOWN, Dims, Expr, FuseError, Type
 
@@ -94,16 +95,27 @@ class Graph(Owned):
         op = None if slot is None else self.slots[slot]
         return op if op is not None and value in written(op) else None
 
-    def looks_into(self, slot: int, value: str) -> bool:
-        """Whether the op of a slot reads what is in a value, and not just its shape."""
-        op = self.slots[slot]
-        if op is None:
-            return False
-        return any(
-            (value in leaf.inputs and leaf.kind not in SHAPE_ONLY)
-            or any(value in captures(body) for body in leaf.bodies.values())
-            for leaf in leaves(op)
-        )
+    def lookers(self, value: str) -> list[int]:
+        """The lifted slots that read what is in a value (not just its shape), under any of its names."""
+        found: list[int] = []
+        for lifted in self.base.readers.get(value, ()):
+            op = self.slots[self.into[lifted]]
+            if op is not None and any(isinstance(placement, Alias) for placement in op.placements):
+                found += [slot for name in op.outputs if name for slot in self.lookers(name)]
+            elif self.base.lifted[lifted].kind not in SHAPE_ONLY:
+                found.append(lifted)
+        return found
+
+    def memory(self, value: str) -> str:
+        """The value in whose memory a value lies: itself, but for names of parts that are read in place."""
+        op = self.producer(value)
+        while op is not None and op.placements:
+            bases = [p.base for p in op.placements if isinstance(p, Alias)]
+            if not bases:
+                break
+            value = bases[0]
+            op = self.producer(value)
+        return value
 
     def is_output(self, value: str) -> bool:
         return value in self.base.output_set
@@ -235,7 +247,6 @@ class Graph(Owned):
         output is lost."""
         base = self.base
         made = set(base.inputs) | {""}
-        over: dict[str, Op] = {}
         inside = bool(base.prefix)
         for slot, op in enumerate(self.slots):
             if op is None:
@@ -252,20 +263,26 @@ class Graph(Owned):
                 outer = inside and value not in base.producer
                 if value not in made and value not in base.constants and value not in own and not outer:
                     raise FuseError(f"{op.kind} {op.path} reads {value} before it is made")
-                if value in over and self.looks_into(slot, value):
-                    raise FuseError(f"{op.kind} {op.path} reads {value} after {over[value].path} lands in it")
             made.update(op.outputs)
-            over.update((value, op) for value in written(op))
         for value in base.outputs:
-            if value in over:
-                raise FuseError(f"output {value} is written over by {over[value].path}")
             known = value in made or value in base.constants
             if not known and not (inside and value not in base.producer):
                 raise FuseError(f"output {value} is made by no op")
         for op in self.ops:
+            for value in written(op):
+                self._verify_landing(op, value)
             for leaf in leaves(op):
                 for body in leaf.bodies.values():
                     body.verify()
+
+    def _verify_landing(self, op: Op, value: str) -> None:
+        """Raise where a value is read after an op has landed in its memory."""
+        if self.is_output(value):
+            raise FuseError(f"{op.kind} {op.path} lands in {value}, an output of the graph")
+        for lifted in self.lookers(value):
+            reader = self.slots[self.into[lifted]]
+            if reader is not None and reader.slot > op.slot:
+                raise FuseError(f"{reader.kind} {reader.path} reads {value} after {op.path} lands in it")
 
 
 def unfuse(graph: Graph) -> Graph:

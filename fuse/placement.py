@@ -39,12 +39,12 @@ class Item(NamedTuple):
     """One element of an axis (from the end); the axis goes, or stays as 1 where `kept`."""
 
     axis: int
-    index: Dim
+    at: Dim
     of: Dim
     kept: bool = False
 
     def shown(self, short: Shown) -> str:
-        return f"[{self.index} of {self.of}{_behind(self.axis)}]"
+        return f"[{self.at} of {self.of}{_behind(self.axis)}]"
 
 
 class Rows(NamedTuple):
