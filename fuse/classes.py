@@ -272,6 +272,35 @@ CLASSES: dict[str, FusedClass] = {
             composed_of=("add_norm",),
         ),
         _declare(
+            "ada_norm",
+            "x scale shift residual",
+            "the norm of x (plus a residual), times one plus scale, plus shift; the sum is written on where read",
+            "y sum",
+            _NORM,
+        ),
+        _declare("gated_residual", "x gate y", "x plus gate times y, the gate one row for many of y"),
+        _declare(
+            "gated_norm",
+            "x weight bias z",
+            "a norm of x times an activation of z",
+            attrs=_NORM | {"act": Attr("silu", "silu or sigmoid")},
+        ),
+        _declare(
+            "norm_reshape",
+            "x residual weight bias",
+            "the norm of x (plus a residual), flattened to rows; the sum is written on where read",
+            "y sum",
+            _NORM | {"joins": Attr(REQUIRED, "for each axis of the result, how many axes of x it joins")},
+        ),
+        _declare(
+            "embed_norm",
+            "word_ids word position_ids position type_ids type weight bias",
+            "the norm of the sum of looked-up rows (rows without ids are taken as they are); the sum is written "
+            "on where read",
+            "y sum",
+            _NORM | {"word_scale": Attr(1.0, "scales the rows of word")},
+        ),
+        _declare(
             "qk_norm",
             "x weight bias",
             "a norm of each head's width of a wider product",

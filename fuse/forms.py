@@ -267,6 +267,8 @@ def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
             total,
             op,
         )
+    if op.kind == "norm_reshape":
+        return _flattened_add_norm(op)
     if any(op.outputs[1:3]):
         return None
     layer = op.kind == "com.microsoft.SkipLayerNormalization"
@@ -291,8 +293,22 @@ def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
 
 
 add_norm = _reads(
-    "add_norm", "com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization"
+    "add_norm",
+    "norm_reshape",
+    "com.microsoft.SkipLayerNormalization",
+    "com.microsoft.SkipSimplifiedLayerNormalization",
 )(_add_norm)
+
+
+def _flattened_add_norm(op: Op) -> AddNorm | None:
+    """An add_norm whose result is flattened to rows; `total` keeps the axes of the sum."""
+    a = op.attrs
+    x, residual, weight, bias = op.inputs[:4]
+    if not residual:
+        return None
+    total = op.outputs[1] if len(op.outputs) > 1 else ""
+    numbers = a["eps"], a.get("offset", 0.0), a.get("compute", "")
+    return AddNorm(a.get("norm", "rms"), x, residual, weight, bias, "", *numbers, op.outputs[0], total, op)
 
 
 def _append(graph: Graph, op: Op) -> Append | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fuse.guards import dims_text, float_narrower_than_f64
-from fuse.ir import Graph
 from fuse.match import Match
+from fuse.modulation_form import filled_with
 from fuse.pattern import Add, Mul, Reshape, anything, constant, kind
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims, divide
@@ -15,13 +13,6 @@ x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bia
 InstanceNormalization = kind("InstanceNormalization")
 inner = InstanceNormalization(Reshape(x), constant("ones", scalar=False), constant("zeros", scalar=False))
 grouped = Reshape(inner)
-
-
-def filled_with(graph: Graph, value: str, number: float) -> bool:
-    """Whether a small constant is one number everywhere."""
-    tensor = graph.constant(value)
-    array = None if tensor is None else tensor.small()
-    return array is not None and bool(np.all(np.asarray(array, np.float64) == number))
 
 
 def _inner_dims(m: Match) -> Dims | None:

@@ -8,6 +8,7 @@ from fuse import forms
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.modulation_form import affine_operand, gated_branch, is_modulated
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims
@@ -55,7 +56,7 @@ def _ordered(m: Match) -> tuple[str, str]:
 def _add_norm(m: Match) -> Built | None:
     graph, norm = m.graph, m["norm"]
     rows = [v for v in (m["a"], m["b"]) if graph.is_constant(v)]
-    if any(_is_row(graph.dims(v)) for v in rows) or len(rows) == 2:
+    if any(_is_row(graph.dims(v)) for v in rows) or len(rows) == 2 or _is_adaptive(graph, m):
         return None
     x, residual = _ordered(m)
     return Built(
@@ -64,6 +65,16 @@ def _add_norm(m: Match) -> Built | None:
         norm_attrs(norm),
         outputs=(norm.out, _total(m)),
     )
+
+
+def _is_adaptive(graph: Graph, m: Match) -> bool:
+    """Whether a gated branch joins the stream before an adaptive norm: gated_residual and ada_norm take
+    all of it, where add_norm would leave gate, scale and shift alone."""
+    norm = m["norm"]
+    if affine_operand(graph, norm) or not is_modulated(graph, norm.out):
+        return False
+    branches = (gated_branch(graph, value) for value in (m["a"], m["b"]))
+    return any(branch is not None and not graph.is_constant(branch.gate) for branch in branches)
 
 
 def _is_row(dims: Dims | None) -> bool:

@@ -12,10 +12,12 @@ from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.convolutions import conv_act, conv_affine
 from fuse.rules.delta import gated_delta
+from fuse.rules.embeddings import embed_norm, norm_reshape
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
 from fuse.rules.mixtures import moe, moe_shared
+from fuse.rules.modulation import ada_norm, gated_norm, gated_residual
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
 from fuse.rules.products import (
@@ -57,7 +59,12 @@ RULES: tuple[Rule, ...] = (
     # norms with what stands around them
     add_norm,
     norm_add_norm,
+    ada_norm,
+    gated_residual,
+    gated_norm,
     qk_norm,
+    norm_reshape,
+    embed_norm,
     qk_norm_rope,
     # caches
     kv_append,

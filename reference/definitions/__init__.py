@@ -19,6 +19,7 @@ from reference.definitions.caches import CACHES
 from reference.definitions.case import Array, Case, Definition
 from reference.definitions.convolutions import CONVOLUTIONS
 from reference.definitions.mixtures import MIXTURES
+from reference.definitions.modulation import MODULATION
 from reference.definitions.norms import NORMS
 from reference.definitions.products import PRODUCTS
 from reference.definitions.quantized import QUANTIZED
@@ -29,7 +30,7 @@ from reference.ops.call import NUMPY
 #: Class -> its definition.
 DEFINITIONS: Mapping[str, Definition] = {
     **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES, **QUANTIZED,
-    **CONVOLUTIONS,
+    **CONVOLUTIONS, **MODULATION,
     **MIXTURES, **RECURRENCES,
 }  # fmt: skip
 

@@ -1,0 +1,172 @@
+"""Norms and residuals that a condition scales: adaptive norms, gated residuals, gated norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuse import forms
+from fuse.guards import agree, dims_text
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.modulation_form import affine_operand, gated_branch, narrower
+from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, star
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.norm_composites import norm_attrs
+
+scale, shift = anything("scale"), anything("shift")
+
+
+def _any_norm(graph: Graph, op: Op) -> Any:
+    """A norm, or one with the residual add before it."""
+    return forms.add_norm(graph, op) if op.kind in forms.add_norm.kinds else forms.norm(graph, op)
+
+
+_any_norm.kinds = forms.norm.kinds | forms.add_norm.kinds  # type: ignore[attr-defined]
+norm = form(_any_norm, "norm")
+
+
+def norm_is_affine_free(m: Match) -> Wrong | None:
+    """the norm has no weight and no bias of its own, or ones and zeros"""
+    value = affine_operand(m.graph, m["norm"])
+    return Wrong(value, "a weight that is not one everywhere") if value else None
+
+
+def scale_and_shift_are_rows_of_each_batch(m: Match) -> Wrong | None:
+    """scale and shift are one row for all rows of a batch"""
+    whole = m.graph.dims(m["norm"].out)
+    for name in ("scale", "shift"):
+        dims = m.graph.dims(m[name])
+        if not narrower(dims, whole) and not (whole is not None and len(whole) == 2 and dims == whole):
+            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
+        if dims is not None and any(dim != 1 for dim in dims[1:-1]):
+            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
+    return None
+
+
+def _ada_norm(m: Match) -> Built | None:
+    found = m["norm"]
+    if m.graph.is_constant(m["scale"]) or getattr(found, "add_bias", ""):
+        return None
+    attrs = {name: value for name, value in norm_attrs(found).items() if name != "offset"}
+    residual, total = getattr(found, "residual", ""), getattr(found, "total", "")
+    return Built("ada_norm", (found.x, m["scale"], m["shift"], residual), attrs, outputs=(m.root, total))
+
+
+ada_norm = Rule(
+    "ada_norm",
+    """an affine-free norm times one plus a scale, plus a shift, both made of a condition
+
+    Four kernels become one: diffusion transformers norm every branch so.""",
+    finds=Add(Mul(norm, Add(scale, constant(1))), shift) | Add(Add(norm, Mul(norm, scale)), shift),
+    marks=tuple(sorted(_any_norm.kinds)),  # type: ignore[attr-defined]
+    needs=(
+        guard(norm_is_affine_free, code="operand"),
+        guard(scale_and_shift_are_rows_of_each_batch),
+    ),
+    builds=_ada_norm,
+)
+
+x, gate, y = anything("x"), anything("gate"), anything("y")
+
+
+def gate_is_narrower(m: Match) -> Wrong | None:
+    """the gate is as wide as y and has fewer rows"""
+    graph = m.graph
+    if not _is_gated(m) or gated_branch(graph, _branch(m)) is not None:
+        return None
+    return Wrong(m["gate"], f"{dims_text(graph.dims(m['gate']))} beside {dims_text(graph.dims(m['y']))}")
+
+
+def _branch(m: Match) -> str:
+    add = m.graph.producer(m.root)
+    assert add is not None
+    return next(v for v in add.inputs if v != m["x"]) if m["x"] in add.inputs else add.inputs[0]
+
+
+def _is_gated(m: Match) -> bool:
+    """Whether the place is a gate's: a branch times a run-time value or a row, not a number, not itself."""
+    graph = m.graph
+    gate_dims, dims = graph.dims(m["gate"]), graph.dims(m["y"])
+    wide = gate_dims is not None and dims is not None and gate_dims[-1:] == dims[-1:] and len(dims) > 2
+    return wide and m["gate"] != m["y"] and _from_condition(graph, m["gate"])
+
+
+def _from_condition(graph: Graph, value: str) -> bool:
+    """Whether a value is a part of a product's result, or a constant row: what gates are made of."""
+    if graph.is_constant(value):
+        return True
+    for _ in range(4):
+        op = graph.producer(value)
+        if op is None or op.kind not in (
+            "Unsqueeze",
+            "Reshape",
+            "Split",
+            "Slice",
+            "Gather",
+            "Squeeze",
+            "Cast",
+        ):
+            break
+        if op.kind in ("Split", "Slice", "Gather"):
+            return True
+        value = op.inputs[0]
+    return False
+
+
+def residual_has_the_dims_of_the_sum(m: Match) -> Wrong | None:
+    """x has exactly the dims of the sum"""
+    dims, whole = m.graph.dims(m["x"]), m.graph.dims(m.root)
+    if not _is_gated(m) or agree(dims, whole):
+        return None
+    return Wrong(m["x"], f"{dims_text(dims)} for {dims_text(whole)}")
+
+
+def _gated_residual(m: Match) -> Built | None:
+    branch = gated_branch(m.graph, _branch(m))
+    if branch is None or m.graph.is_constant(m["x"]) or m.graph.is_constant(branch.y):
+        return None
+    return Built("gated_residual", (m["x"], branch.gate, branch.y), {})
+
+
+gated_residual = Rule(
+    "gated_residual",
+    """x plus a gate times y, the gate one row for many rows of y
+
+    Two kernels become one; the gated branch is never written.""",
+    finds=Add(Mul(gate, y), x),
+    marks=("Mul",),
+    needs=(guard(gate_is_narrower), guard(residual_has_the_dims_of_the_sum)),
+    builds=_gated_residual,
+)
+
+CASTS = {"cast": Cast(HOLE)}
+z = star("casts", CASTS, anything("z"))
+activated = form(forms.activation, "act", where=lambda a: a.name in ("silu", "sigmoid"))
+plain_norm = form(forms.norm, "norm")
+
+
+def z_has_the_dims_of_the_norm(m: Match) -> Wrong | None:
+    """z has the dims of the norm"""
+    own, whole, out = (m.graph.dims(value) for value in (m["act"].x, m["norm"].out, m.root))
+    if agree(own, out) and agree(whole, out):
+        return None
+    return Wrong(m["act"].x, f"{dims_text(own)} beside {dims_text(whole)}")
+
+
+def _gated_norm(m: Match) -> Built:
+    found, act = m["norm"], m["act"]
+    attrs = norm_attrs(found) | ({} if act.name == "silu" else {"act": act.name})
+    return Built("gated_norm", (found.x, found.weight, found.bias, act.x), attrs)
+
+
+gated_norm = Rule(
+    "gated_norm",
+    """a norm times silu(z) or sigmoid(z)
+
+    Three kernels become one where linear attention gates what it normed.""",
+    finds=star("casts", CASTS, Mul(star("casts", CASTS, plain_norm), star("casts", CASTS, activated))),
+    marks=tuple(sorted(forms.norm.kinds)),
+    needs=(guard(z_has_the_dims_of_the_norm),),
+    builds=_gated_norm,
+    reads=tuple(sorted(forms.activation.kinds)),
+)
