@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op, leaves
+from fuse.placing import realized
 from fuse.record import Miss, Record
 from fuse.rewriter import CompiledRule, Near, Sweep, compile_rule
 from fuse.rewriter import Whole as Placed
@@ -68,6 +69,7 @@ class Optimized:
             if record.op is not None
             and record.root in standing
             and standing[record.root].kind == record.op.kind
+            and standing[record.root].placements == record.op.placements
         }
 
     @cached_property
@@ -113,16 +115,18 @@ def classes_built() -> dict[str, tuple[str, ...]]:
 
 
 def realizes(op: Op) -> tuple[str, ...]:
-    """The classes that a fused op is: its own, what that is composed of, and its members'."""
+    """What a fused op answers for: its class, what that is composed of, its placements and its members'."""
     found: dict[str, None] = {}
     todo = [op]
     while todo:
         at = todo.pop()
         if not at.parts:
             continue
-        found[at.kind] = None
         if at.kind in CLASSES:
+            found[at.kind] = None
             found.update(dict.fromkeys(CLASSES[at.kind].composed_of))
+        for name in (name for placement in at.placements for name in realized(at, placement)):
+            found[name] = None
         todo += reversed(at.parts)
     return tuple(found)
 
@@ -170,11 +174,12 @@ class Compile:
             self.stones.pop(op.path, None)
             if refused:
                 self.stones[op.path] = (graph, op.kind)
+        builds = rule.name if rule.places else op.kind
         self.records.append(
             Record(
                 outcome="held" if held else "refused" if refused else "fired",
                 rule=rule.name,
-                builds=op.kind,
+                builds=builds,
                 root=op.path,
                 ops=tuple(sorted(leaves(op), key=lambda leaf: leaf.slot)),
                 graph=graph.base.prefix,
@@ -235,6 +240,7 @@ class Compile:
 
     def close(self) -> None:
         """Undo every refused op that still stands: the graph then holds only what the chip runs whole."""
+        self.dissolve_stones(lambda kind: False)
         last = {(r.root, r.builds): r.outcome for r in self.records if r.outcome in ("fired", "refused")}
         for graph in (*self.graph.bodies(), self.graph):
             todo = [op for op in graph.ops if op.parts]

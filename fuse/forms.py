@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fuse.attributes import from_end
 from fuse.ir import Graph, Op
+from fuse.placing import seen
 
 
 class Norm(NamedTuple):
@@ -94,11 +95,17 @@ class Append(NamedTuple):
 
 
 def _reads(*kinds: str) -> Callable[[Any], Any]:
-    """Say which kinds a form reads."""
+    """Say which kinds a form reads. Of a placed op it tells what is computed beneath the placements."""
 
     def mark(function: Any) -> Any:
-        function.kinds = frozenset(kinds)
-        return function
+        def form(graph: Graph, op: Op) -> Any:
+            if not op.placements:
+                return function(graph, op)
+            found = function(graph, seen(op))
+            return op if isinstance(found, Op) else found and found._replace(op=op)
+
+        form.kinds = frozenset(kinds)  # type: ignore[attr-defined]
+        return form
 
     return mark
 
@@ -185,7 +192,12 @@ def _dequantized(graph: Graph, weight: str) -> bool:
 
 
 product = _reads(
-    "MatMul", "Gemm", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "matmul_bias", "quantized_matmul"
+    "MatMul",
+    "Gemm",
+    "com.microsoft.FusedMatMul",
+    "com.microsoft.MatMulNBits",
+    "matmul_bias",
+    "quantized_matmul",
 )(_product)
 
 _ACTIVATIONS = {
@@ -324,6 +336,8 @@ def _attention(graph: Graph, op: Op) -> Op | None:
 
 attention = _reads(
     "attention",
+    "attn_output_gate",
+    "values_in_keys",
     "Attention",
     "com.microsoft.MultiHeadAttention",
     "com.microsoft.Attention",

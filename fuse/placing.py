@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from fuse.ir import Graph, Op, leaves, written
 from fuse.placement import Alias, Land, Placement, Read
-
-__all__ = ["aliases", "apart", "carried", "core", "seen", "written"]
 
 
 def core(op: Op) -> Op | None:
@@ -46,6 +45,21 @@ def aliases(op: Op) -> bool:
     return any(isinstance(placement, Alias) for placement in op.placements)
 
 
+#: A kind that lands in the rows of a cache -> the class that is.
+_CACHED = {
+    **dict.fromkeys(("rope", "RotaryEmbedding", "com.microsoft.RotaryEmbedding"), "rope_kv_append"),
+    "qk_norm_rope": "qk_norm_rope_kv_append",
+}
+
+
+def realized(op: Op, placement: Placement) -> tuple[str, ...]:
+    """What a placement of an op answers for: its rule, and a class that is this op landing in a cache."""
+    if not isinstance(placement, Land):
+        return ("read_in_place",)
+    cached = _CACHED.get(op.kind, "") if placement.into and placement.unit == "rows" else ""
+    return (f"land_in_{placement.unit}", *((cached,) if cached else ()))
+
+
 def carried(
     parts: Sequence[Op], own: Iterable[Placement], operands: Sequence[str], outputs: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Placement, ...]]:
@@ -82,33 +96,37 @@ def _through(operand: str, reads: Mapping[str, Read]) -> Read | None:
     return found
 
 
-def apart(
-    graph: Graph,
-    parts: Sequence[Op],
-    placements: Iterable[Placement],
-    reads: Iterable[str],
-    window: list[int],
-) -> tuple[list[int], Op | None]:
-    """The slots of a window where nothing between writes what is read, and a writer that stands in the way.
+class Clash(NamedTuple):
+    """A writer that would stand between a read of a value and where that was made."""
 
-    A read of a value stands before the op that lands in its memory: where the new op lands, behind
-    every other read of it; where the new op reads, before whatever lands there.
+    writer: str
+    value: str
+    reader: str
+
+
+def apart(
+    graph: Graph, op: Op, reads: Iterable[str], window: Sequence[int]
+) -> tuple[list[int], Clash | None]:
+    """The slots of a window where nothing between writes what is read, and what clashes in the others.
+
+    op: about to be put there. Where it lands in the memory of a value, it stands behind every other
+    read of that; where it reads one, before whatever lands in its memory.
     """
-    own = {leaf.slot for part in parts for leaf in leaves(part)}
-    into = {p.into for p in placements if isinstance(p, Land) and p.into}
-    into.update(value for part in parts for value in written(part))
+    own = {leaf.slot for leaf in leaves(op)}
     low, high = -1, len(graph.slots)
-    for value in into:
+    clash: Clash | None = None
+    for value in written(op):
         for slot in graph.lookers(value):
-            if slot not in own:
-                low = max(low, slot, graph.into[slot])
-    blocked: Op | None = None
+            reader = graph.slots[graph.into[slot]]
+            if slot not in own and reader is not None and max(slot, reader.slot) > low:
+                low = max(slot, reader.slot)
+                clash = Clash(op.path, value, reader.path)
     for value in reads if graph.landed else ():
         writer = graph.writer(graph.memory(value))
         if writer is not None and not own.issuperset(leaf.slot for leaf in leaves(writer)):
             high = min(high, *_landings(writer))
-            blocked = writer
-    return [slot for slot in window if low < slot < high], blocked
+            clash = Clash(writer.path, value, op.path)
+    return [slot for slot in window if low < slot < high], clash
 
 
 def _landings(op: Op) -> list[int]:

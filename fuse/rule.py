@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.pattern import Pattern
+from fuse.placement import Placement
 
 
 class Wrong(NamedTuple):
@@ -42,6 +43,7 @@ def guard(check: Callable[[Match], Wrong | None], *, name: str = "", want: str =
 class Built:
     """What a match becomes: a class over operands, and the ops to take in beside those matched.
 
+    operands: one that a part reads in place is named by the value that it computes with (`placing.seen`).
     outputs: the results, "" where unused; by default the root's. A later output is dropped where
     nobody outside reads it.
     """
@@ -51,6 +53,8 @@ class Built:
     attrs: dict[str, Any]
     outputs: tuple[str, ...] = ()
     also: list[Op] = field(default_factory=list)
+    #: What the op reads and writes in place, beside the placements that its parts have already.
+    placements: tuple[Placement, ...] = ()
 
 
 class Found(NamedTuple):
@@ -81,12 +85,20 @@ class Rule:
     builds: Callable[[Match], Built | Iterable[Built] | None]
     needs: tuple[Guard, ...] = ()
     classes: tuple[str, ...] = ()
+    #: Kinds that tell a near miss beside the marks; a match is never sought from them.
+    hints: tuple[str, ...] = ()
+    #: Whether the ops matched are this rule's place at all; of another rule's place nothing is said.
+    place: Callable[[Match], bool] | None = None
+    #: What tells, where little of a pattern stands, that a place is almost one all the same.
+    almost: Callable[[Match, Fault], bool] | None = None
     #: Kinds that `builds` or a walk asks forms about, beside those of the pattern.
     reads: tuple[str, ...] = ()
     #: The rule matches primitives only: refused ops that nobody took are undone before it.
     primitives: bool = False
     #: Nothing is put where the chip refuses (a chip's own rule).
     only_whole: bool = False
+    #: The rule places: what it builds keeps its kind, and reads or writes in place.
+    places: bool = False
     #: The walk takes the chip's caps on the class as a fourth argument.
     capped: bool = False
     #: Marks are visited last slot first: a match is found from its result.

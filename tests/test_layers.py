@@ -23,7 +23,7 @@ LAYERS = (
     "version polynomials dims types placement",
     "ir classes codes",
     "text homes folding attributes shim record shape_functions",
-    "shapes layout",
+    "shapes layout views placing",
     "lift lifting lower lowering binding",
     "pattern plausible product match",
     "rule guards forms",
@@ -31,6 +31,7 @@ LAYERS = (
     "rewriter",
     "report",
     "compiler",
+    "ablation bisecting",
     "cli commands",
 )
 #: A path of somebody's machine.
