@@ -17,7 +17,7 @@ SIDE_OPERANDS = frozenset({"position_ids", "indices"})
 
 def operand_counts(kind: str, attrs: Mapping[str, Any]) -> dict[str, int]:
     """How many operands stand for each operand of the class that ends in `*`."""
-    if "mask" in attrs and kind == "attention":
+    if "mask" in attrs and "mask*" in CLASSES[kind].operands:
         return {"mask": sum(step != "cap" for step in attrs["mask"])}
     if "experts" in attrs:
         return expert_counts(attrs)

@@ -294,8 +294,8 @@ def _heads(*layouts: Layout) -> int:
     return 0
 
 
-def _result(m: Match, out: Op, layout: Layout) -> Layout | None:
-    """The axes of the result, through the layout operators above the product with v."""
+def result_layout(m: Match, layout: Layout) -> Layout | None:
+    """The axes of the result, through the layout operators of the star `out`."""
     graph = m.graph
     for step in reversed(m.taken("out")):
         op = graph.producer(step.value)
@@ -371,7 +371,7 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
         result = tuple(by_letter[name if name in by_letter else name[0]] for name in values[2].split())
     else:
         result = (*reading.layout[:-1], (Atom("d", v_dims[values[1].split().index("d")]),))
-    shaped = _result(m, out, result)
+    shaped = result_layout(m, result)
     if shaped is None:
         return None
     heads = _heads(q_layout, reading.layout, shaped)

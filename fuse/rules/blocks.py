@@ -21,15 +21,15 @@ _BEFORE = (
     | forms.norm.kinds
     | forms.rope.kinds
     | forms.append.kinds
-    | frozenset(
-        "Mul Div qk_norm qk_norm_rope rope_kv_append qk_norm_rope_kv_append attn_output_gate Concat".split()
-    )
+    | frozenset("Mul Div qk_norm qk_norm_rope rope_kv_append qk_norm_rope_kv_append Concat".split())
 )
 _PRODUCTS = (
     forms.product.kinds
     | frozenset("merged_qkv merged_products merged_gate_up quantized_matmul matmul_bias_act".split())
 ) - {"com.microsoft.MatMulNBits"}
-_AFTER = _VIEWS | {"attn_output_gate"}
+_AFTER = _VIEWS
+#: How many of its operands an attention reads products of x in, where not q, k and v.
+_ACTIVATIONS = {"attn_output_gate": 4, "values_in_keys": 2}
 _LIMIT = 48
 
 
@@ -104,7 +104,7 @@ def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """Products of one x, an attention over them, and the product of its result."""
     if budget or not op.inputs:
         return
-    before = _down(graph, op.inputs[:3])
+    before = _down(graph, op.inputs[: _ACTIVATIONS.get(op.kind, 3)])
     after = _up(graph, op)
     if before is None or after is None or len(before[1]) != 1:
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 from fuse.rule import Rule
 from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu, silu, softcap
 from fuse.rules.attention import attention
+from fuse.rules.attention_composites import attn_output_gate, values_in_keys
 from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
 from fuse.rules.convolutions import conv_act, conv_affine
@@ -70,7 +71,9 @@ RULES: tuple[Rule, ...] = (
     kv_append,
     rope_kv_append,
     qk_norm_rope_kv_append,
-    # recurrences
+    # gates, recurrences
+    attn_output_gate,
+    values_in_keys,
     gated_delta,
     # convolutions
     conv_affine,

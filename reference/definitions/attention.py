@@ -148,4 +148,17 @@ def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     return closed(shares(scores, case["empty_rows"]) @ value, case["out_layout"])
 
 
-ATTENTION: Mapping[str, Definition] = {"attention": attention}
+def attn_output_gate(case: Case, q: Array, k: Array, v: Array, gate: Array, *masks: Array) -> Array:
+    """Attention, its result times sigmoid(gate)."""
+    return np.asarray(attention(case, q, k, v, *masks) / (1 + np.exp(-exact(gate))))
+
+
+def values_in_keys(case: Case, q: Array, k: Array, *masks: Array) -> Array:
+    """Attention whose values are `v_width` lanes of the key rows, from `v_from` on."""
+    begin = int(case["v_from"])
+    return attention(case, q, k, k[..., begin : begin + int(case["v_width"])], *masks)
+
+
+ATTENTION: Mapping[str, Definition] = {
+    "attention": attention, "attn_output_gate": attn_output_gate, "values_in_keys": values_in_keys,
+}  # fmt: skip
