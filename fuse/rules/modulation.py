@@ -45,10 +45,11 @@ def scale_and_shift_are_rows_of_each_batch(m: Match) -> Wrong | None:
 
 def _ada_norm(m: Match) -> Built | None:
     found = m["norm"]
-    if m.graph.is_constant(m["scale"]) or getattr(found, "add_bias", ""):
+    if m.graph.is_constant(m["scale"]) or (isinstance(found, forms.AddNorm) and found.add_bias):
         return None
     attrs = {name: value for name, value in norm_attrs(found).items() if name != "offset"}
-    residual, total = getattr(found, "residual", ""), getattr(found, "total", "")
+    residual = found.residual if isinstance(found, forms.AddNorm) else ""
+    total = found.total if isinstance(found, forms.AddNorm) else ""
     return Built("ada_norm", (found.x, m["scale"], m["shift"], residual), attrs, outputs=(m.root, total))
 
 
