@@ -8,29 +8,24 @@ order), it writes that down as a `Fault` and goes on as if it were right.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from fuse.attributes import DATA_OPERANDS, attribute
 from fuse.ir import Graph, Op
 from fuse.pattern import (
-    COMMUTATIVE,
-    LAST,
     Alternatives,
     Anything,
     Constant,
-    Form,
     Hole,
-    Node,
     Pattern,
     Runtime,
-    Star,
-    Times,
+    children,
 )
-from fuse.plausible import constant_like, substitutes
-from fuse.types import Expr
+from fuse.plausible import constant_like, truer
 
 Matcher = Callable[["Match", str], bool]
+#: How many nodes one run that explains may look at: what is almost the pattern is found long before.
+EFFORT = 2000
 
 
 class Fault(NamedTuple):
@@ -53,20 +48,39 @@ class Taken(NamedTuple):
 
 
 class Match:
-    """A match under way, and the result: what is bound, the ops that are parts, the steps taken."""
+    """A match under way, and the result: what is bound, the ops that are parts, the steps taken.
 
-    __slots__ = ("at", "bound", "budget", "fault", "graph", "hole", "loose", "ops", "root", "steps")
+    budget: faults that may still be met. explains: it began with a budget. agreed: how often a named
+    value was met again, or a number was the wanted one, while explaining. stood: where a pattern that
+    occurs in several places has held.
+    """
+
+    __slots__ = (
+        "agreed",
+        "at",
+        "bound",
+        "budget",
+        "effort",
+        "explains",
+        "fault",
+        "graph",
+        "hole",
+        "loose",
+        "ops",
+        "root",
+        "steps",
+        "stood",
+    )
 
     def __init__(self, graph: Graph, budget: int = 0) -> None:
-        self.graph, self.budget = graph, budget
+        self.graph, self.budget, self.explains = graph, budget, budget > 0
         self.bound: dict[str, Any] = {}
         self.ops: list[Op] = []
         self.steps: list[Taken] = []
-        self.loose = 0
+        self.loose = self.agreed = self.effort = 0
         self.fault: Fault | None = None
-        self.hole = ""
-        self.at = ""
-        self.root = ""
+        self.stood: dict[int, str] = {}
+        self.hole = self.at = self.root = ""
 
     def __getitem__(self, name: str) -> Any:
         return self.bound[name]
@@ -82,12 +96,22 @@ class Match:
         return [step for step in self.steps if step.star == star]
 
     def save(self) -> tuple[Any, ...]:
-        return len(self.ops), len(self.steps), self.bound, self.loose, self.budget, self.fault, self.hole
+        return (
+            len(self.ops),
+            len(self.steps),
+            self.bound,
+            self.loose,
+            self.budget,
+            self.fault,
+            self.hole,
+            self.agreed,
+            self.stood,
+        )
 
     def restore(self, mark: tuple[Any, ...]) -> None:
         del self.ops[mark[0] :]
         del self.steps[mark[1] :]
-        _, _, self.bound, self.loose, self.budget, self.fault, self.hole = mark
+        _, _, self.bound, self.loose, self.budget, self.fault, self.hole, self.agreed, self.stood = mark
 
     def spend(self, code: str, at: str, want: str, got: str, path: str) -> bool:
         """Go on over a fault if the budget allows; the same fault met again costs nothing.
@@ -119,29 +143,64 @@ def best_of(m: Match, value: str, attempts: Iterable[Matcher]) -> bool:
                 return True
             m.restore(mark)
         return False
-    best: tuple[int, tuple[Any, ...]] | None = None
+    best: tuple[list[Op], list[Taken], tuple[Any, ...]] | None = None
+    fullest: tuple[int, int] = (0, 0)
     for attempt in attempts:
         if attempt(m, value):
             if m.fault is mark[5]:
                 return True
-            if best is None or len(m.ops) > best[0]:
-                best = (len(m.ops), (m.ops[mark[0] :], m.steps[mark[1] :], *m.save()[2:]))
+            full = (len(m.ops), m.agreed)
+            if best is None or full > fullest or (full == fullest and _truer(m, best[2][5])):
+                best, fullest = (m.ops[mark[0] :], m.steps[mark[1] :], m.save()), full
         m.restore(mark)
     if best is None:
         return False
-    ops, steps, *rest = best[1]
-    m.ops += ops
-    m.steps += steps
-    m.bound, m.loose, m.budget, m.fault, m.hole = rest
+    m.restore((*mark[:2], *best[2][2:]))
+    m.ops += best[0]
+    m.steps += best[1]
     return True
 
 
-def compile_pattern(pattern: Pattern, path: str = "") -> Matcher:
-    """The function that matches a value against a pattern."""
-    return _COMPILERS[type(pattern)](pattern, path)
+def _truer(m: Match, held: Fault | None) -> bool:
+    """Whether the fault just met tells better than another which of two values is meant."""
+    new = m.fault
+    if new is None or held is None or new.code != "same_value" or held.code != "same_value":
+        return False
+    return (new.want, new.got) == (held.got, held.want) and truer(m.graph, new.want, held.want)
 
 
-def _anything(pattern: Anything, path: str) -> Matcher:
+def compile_pattern(pattern: Pattern, path: str = "", shared: frozenset[int] | None = None) -> Matcher:
+    """The function that matches a value against a pattern. shared: patterns that occur more than once."""
+    from fuse import match_nodes, match_stars, product
+
+    if shared is None:
+        shared = _shared(pattern)
+    for module in (match_nodes, match_stars, product):
+        make = module.COMPILERS.get(type(pattern))
+        if make is not None:
+            return make(pattern, path, shared)
+    return _COMPILERS[type(pattern)](pattern, path, shared)
+
+
+def _shared(pattern: Pattern) -> frozenset[int]:
+    """The composite patterns that occur more than once in one way of matching or another, by identity."""
+    seen: dict[int, int] = {}
+    todo = [pattern]
+    while todo:
+        at = todo.pop()
+        inner = children(at)
+        seen[id(at)] = seen.get(id(at), 0) + 1
+        if seen[id(at)] == 1:
+            todo += inner
+    return frozenset(key for key, times in seen.items() if times > 1)
+
+
+def below(path: str, index: int) -> str:
+    """The path of an operand."""
+    return f"{path}.{index}" if path else str(index)
+
+
+def _anything(pattern: Anything, path: str, shared: frozenset[int]) -> Matcher:
     name = pattern.name
 
     def match(m: Match, value: str) -> bool:
@@ -151,12 +210,15 @@ def _anything(pattern: Anything, path: str) -> Matcher:
                 return False
             m.bound = {**m.bound, name: value}
             return True
-        return held == value or m.spend("same_value", m.at, held, value, path)
+        if held == value:
+            m.agreed += m.explains
+            return True
+        return m.spend("same_value", m.at, held, value, path)
 
     return match
 
 
-def _hole(pattern: Hole, path: str) -> Matcher:
+def _hole(pattern: Hole, path: str, shared: frozenset[int]) -> Matcher:
     def match(m: Match, value: str) -> bool:
         if m.hole and m.hole != value:
             return m.spend("same_value", m.at, m.hole, value, path)
@@ -176,7 +238,14 @@ def shown(number: Any) -> str:
     return f"{number:.7g}" if isinstance(number, float) else str(number)
 
 
-def _constant(pattern: Constant, path: str) -> Matcher:
+def run_time(graph: Graph, value: str) -> str:
+    """What a reason says of a value that is no constant."""
+    if value in graph.base.overridable:
+        return "a graph input with a default, which can be overridden"
+    return "a value that changes at run time"
+
+
+def _constant(pattern: Constant, path: str, shared: frozenset[int]) -> Matcher:
     name, want_value, scalar, within = pattern.name, pattern.value, pattern.scalar, pattern.within
     test, want = pattern.test, pattern.want
     label = f"{name}: " if name else ""
@@ -191,13 +260,7 @@ def _constant(pattern: Constant, path: str) -> Matcher:
         if not graph.is_constant(value):
             if not m.budget or not constant_like(graph, value, scalar):
                 return False
-            over = value in graph.base.overridable
-            got = (
-                "a graph input with a default, which can be overridden"
-                if over
-                else "a value that changes at run time"
-            )
-            if not m.spend("operand", value, described, got, path):
+            if not m.spend("operand", value, described, run_time(graph, value), path):
                 return False
         elif scalar:
             number = graph.scalar(value)
@@ -207,28 +270,33 @@ def _constant(pattern: Constant, path: str) -> Matcher:
                     return False
                 if not m.spend("operand", value, described, f"a constant of {graph.type(value)}", path):
                     return False
-            else:
-                wrong = (want_value is not None and not close(float(number), want_value, within)) or (
-                    test is not None and not test(float(number))
-                )
-                if wrong and not m.spend("operand", value, described, shown(number), path):
-                    return False
-                held = m.bound.get(name) if name else None
-                if held is not None and held != value:
-                    other = graph.scalar(held)
-                    if other != number and not m.spend(
-                        "operand", value, f"{label}{shown(other)}", shown(number), path
-                    ):
-                        return False
-                    return True
+            elif not numbered(m, value, number):
+                return False
+            elif name and name in m.bound:
+                return True
         if name:
             m.bound = {**m.bound, name: value}
         return True
 
+    def numbered(m: Match, value: str, number: Any) -> bool:
+        """Whether a number is the wanted one, and the one met before under the same name."""
+        wrong = (want_value is not None and not close(float(number), want_value, within)) or (
+            test is not None and not test(float(number))
+        )
+        if wrong and not m.spend("operand", value, described, shown(number), path):
+            return False
+        if want_value is not None and not wrong:
+            m.agreed += m.explains
+        held = m.bound.get(name) if name else None
+        if held is None or held == value:
+            return True
+        other = m.graph.scalar(held)
+        return other == number or m.spend("operand", value, f"{label}{shown(other)}", shown(number), path)
+
     return match
 
 
-def _runtime(pattern: Runtime, path: str) -> Matcher:
+def _runtime(pattern: Runtime, path: str, shared: frozenset[int]) -> Matcher:
     name = pattern.name
 
     def match(m: Match, value: str) -> bool:
@@ -241,191 +309,15 @@ def _runtime(pattern: Runtime, path: str) -> Matcher:
     return match
 
 
-def _alternatives(pattern: Alternatives, path: str) -> Matcher:
-    options = [compile_pattern(option, path) for option in pattern.options]
+def _alternatives(pattern: Alternatives, path: str, shared: frozenset[int]) -> Matcher:
+    options = [compile_pattern(option, path, shared) for option in pattern.options]
     return lambda m, value: best_of(m, value, options)
 
 
-def _show_attribute(name: str, value: Any) -> str:
-    return f"{name}={value!r}" if isinstance(value, str) and value != "all" else f"{name}={value}"
-
-
-def _node(pattern: Node, path: str, order: str = "both") -> Matcher:
-    kinds, count, output = frozenset(pattern.kinds), len(pattern.args), pattern.output
-    args = [compile_pattern(arg, f"{path}.{i}" if path else str(i)) for i, arg in enumerate(pattern.args)]
-    either = count == 2 and bool(kinds & COMMUTATIVE)
-    label = " or ".join(pattern.kinds)
-    orders: Sequence[tuple[int, ...]] = (tuple(range(count)),)
-    if either:
-        orders = {"both": ((0, 1), (1, 0)), "first": ((0, 1),), "second": ((1, 0),)}[order]
-
-    def operands(positions: tuple[int, ...]) -> Matcher:
-        def match(m: Match, value: str) -> bool:
-            op = m.ops[-1]
-            before = len(m.ops)
-            inputs = op.inputs
-            for matcher, position in zip(args, positions, strict=True):
-                m.at = op.outputs[0]
-                if not matcher(m, inputs[position]):
-                    del m.ops[before:]
-                    return False
-            return True
-
-        return match
-
-    in_order = [operands(positions) for positions in orders]
-    swapped = operands((1, 0)) if count == 2 and not either else None
-
-    def match(m: Match, value: str) -> bool:
-        op = m.graph.producer(value)
-        if op is None:
-            return False
-        mark = m.save()
-        if op.kind not in kinds:
-            if not m.budget or op.parts or not substitutes(op, kinds, count):
-                return False
-            if not m.spend("op", op.outputs[0], label, op.kind, path):
-                return False
-        if len(op.outputs) <= output or op.outputs[output] != value:
-            m.restore(mark)
-            return False
-        for name, want in pattern.attrs:
-            got = attribute(m.graph, op, name)
-            fine = got == -1 if want is LAST else got in want if isinstance(want, frozenset) else got == want
-            if not fine and not m.spend(
-                "attribute", op.outputs[0], _show_attribute(name, want), _show_attribute(name, got), path
-            ):
-                m.restore(mark)
-                return False
-        have = len(op.inputs)
-        if have < count or (have > count and not op.parts and op.kind not in DATA_OPERANDS):
-            m.restore(mark)
-            return False
-        m.ops.append(op)
-        if best_of(m, value, in_order):
-            return True
-        if swapped is not None and m.budget and not (kinds & COMMUTATIVE):
-            want = f"{label} of its operands in the other order"
-            if m.spend("operand", op.outputs[0], want, "the operands swapped", path):
-                m.budget, kept = 0, m.budget
-                fine = swapped(m, value)
-                m.budget = kept
-                if fine:
-                    return True
-        m.restore(mark)
-        return False
-
-    return match
-
-
-def _times(pattern: Times, path: str) -> Matcher:
-    from fuse.product import product_matcher
-
-    factors = [
-        (f, compile_pattern(f, f"{path}.{i}" if path else str(i))) for i, f in enumerate(pattern.factors)
-    ]
-    return product_matcher(factors, pattern.constant, path)
-
-
-def _form(pattern: Form, path: str) -> Matcher:
-    function, name, where = pattern.form, pattern.name, pattern.where
-    kinds = getattr(function, "kinds", None)
-    inner = [
-        (field, compile_pattern(p, f"{path}.{i}" if path else str(i)))
-        for i, (field, p) in enumerate(pattern.operands)
-    ]
-
-    def match(m: Match, value: str) -> bool:
-        op = m.graph.producer(value)
-        if op is None or (kinds is not None and op.kind not in kinds):
-            return False
-        found = function(m.graph, op)
-        if found is None or found.out != value or (where is not None and not where(found)):
-            return False
-        mark = m.save()
-        m.ops.append(op)
-        m.bound = {**m.bound, name: found}
-        for field, matcher in inner:
-            m.at = op.outputs[0]
-            if not matcher(m, getattr(found, field)):
-                m.restore(mark)
-                return False
-        return True
-
-    return match
-
-
-def keeps_size(graph: Graph, a: str, b: str) -> bool:
-    """Whether two values surely or possibly have one number of elements, axis by axis where ranks agree."""
-    first, second = graph.dims(a), graph.dims(b)
-    if first is None or second is None:
-        return True
-    if len(first) == len(second):
-        return all(x == y or _open(x) or _open(y) for x, y in zip(first, second, strict=True))
-    return True
-
-
-def _open(dim: object) -> bool:
-    """A dim that may turn out equal to another: unknown, or the outcome of a broadcast."""
-    return isinstance(dim, Expr) and any(s.startswith(("?", "broadcast(")) for s in dim.symbols)
-
-
-def _star(pattern: Star, path: str) -> Matcher:
-    inner = compile_pattern(pattern.inner, path)
-    by_kind: dict[str, list[tuple[str, Matcher]]] = {}
-    for step in pattern.steps:
-        for option in step.pattern.options if isinstance(step.pattern, Alternatives) else (step.pattern,):
-            for matcher in _step_matchers(option, path):
-                for kind in option.kinds if isinstance(option, Node) else _form_kinds(option):
-                    by_kind.setdefault(kind, []).append((step.name, matcher))
-    name, resizes, reach = pattern.name, pattern.resizes, pattern.reach
-
-    def walk(depth: int) -> Matcher:
-        def match(m: Match, value: str) -> bool:
-            op = m.graph.producer(value) if depth < reach else None
-            options: list[Matcher] = [inner]
-            if op is not None:
-                options += [take(depth, key, matcher) for key, matcher in by_kind.get(op.kind, ())]
-            return best_of(m, value, options)
-
-        return match
-
-    def take(depth: int, key: str, matcher: Matcher) -> Matcher:
-        def match(m: Match, value: str) -> bool:
-            before, ops = m.bound, len(m.ops)
-            m.hole = ""
-            if not matcher(m, value) or (key not in resizes and not keeps_size(m.graph, value, m.hole)):
-                return False
-            m.loose += len(m.ops) - ops
-            bound = {k: v for k, v in m.bound.items() if k not in before}
-            m.steps.append(Taken(name, key, value, bound))
-            m.bound = before
-            return walk(depth + 1)(m, m.hole)
-
-        return match
-
-    return walk(0)
-
-
-def _form_kinds(option: Pattern) -> frozenset[str]:
-    return frozenset(getattr(option.form, "kinds", ())) if isinstance(option, Form) else frozenset()
-
-
-def _step_matchers(option: Pattern, path: str) -> list[Matcher]:
-    """A step whose commutative root leaves the other operand open is tried both ways."""
-    if isinstance(option, Node) and len(option.args) == 2 and frozenset(option.kinds) & COMMUTATIVE:
-        return [_node(option, path, "first"), _node(option, path, "second")]
-    return [compile_pattern(option, path)]
-
-
-_COMPILERS: dict[type, Callable[[Any, str], Matcher]] = {
+_COMPILERS: dict[type, Callable[[Any, str, frozenset[int]], Matcher]] = {
     Anything: _anything,
     Hole: _hole,
     Constant: _constant,
     Runtime: _runtime,
     Alternatives: _alternatives,
-    Node: _node,
-    Times: _times,
-    Form: _form,
-    Star: _star,
 }

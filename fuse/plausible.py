@@ -19,6 +19,14 @@ FAMILIES: tuple[frozenset[str], ...] = tuple(
     )
 )
 
+#: Operators of one operand that keep every element in its place.
+UNARY = FAMILIES[1]
+
+
+def kin(kind: str) -> frozenset[str]:
+    """The operators that are written for one another by mistake, of which this is one."""
+    return next((family for family in FAMILIES if kind in family), frozenset({kind}))
+
 
 def substitutes(op: Op, kinds: Collection[str], operands: int) -> bool:
     """Whether an op may stand where a pattern wants one of these kinds over so many operands."""
@@ -41,3 +49,18 @@ def constant_like(graph: Graph, value: str, scalar: bool) -> bool:
         return False
     wide = sum(dim != 1 for dim in dims)
     return wide == 0 if scalar else wide <= 1
+
+
+def truer(graph: Graph, one: str, other: str) -> bool:
+    """Whether of two values, where one stands for the other by mistake, the first is the one meant.
+
+    What was put on the other for this one reader is the odd one; else the value made later is what
+    the place is about, and the other an older one that was taken in its stead.
+    """
+    first, second = graph.producer(one), graph.producer(other)
+    if second is not None and one in second.inputs and len(graph.readers(other)) == 1:
+        return True
+    if first is not None and other in first.inputs and len(graph.readers(one)) == 1:
+        return False
+    base = graph.base.producer
+    return base.get(one, -1) > base.get(other, -1)

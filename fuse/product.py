@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
-from fuse.match import Match, Matcher, close, shown
-from fuse.pattern import Anything, Pattern
+from fuse.match import EFFORT, Fault, Match, Matcher, below, close, compile_pattern, run_time, shown
+from fuse.pattern import Anything, Times
+from fuse.plausible import constant_like, substitutes, truer
 
 #: A product of more multiplications than this is no activation's.
 MAX_MULTIPLICATIONS = 8
+_TIMES = frozenset({"Mul", "Div", "Pow"})
+
+
+class _Odd(NamedTuple):
+    """What one fault lets pass for: an op for a multiplication, a run-time value for a constant."""
+
+    op: int = -1
+    constant: str = ""
+
+
+_NOTHING = _Odd()
 
 
 class _Tree(NamedTuple):
@@ -21,7 +33,7 @@ class _Tree(NamedTuple):
     ops: list[Op]
 
 
-def multiply_out(graph: Graph, value: str, keep: frozenset[str]) -> _Tree | None:
+def multiply_out(graph: Graph, value: str, keep: frozenset[str], odd: _Odd = _NOTHING) -> _Tree | None:
     """The factors of a value, going through Mul, Div by a constant and whole powers.
 
     Values in `keep` stay whole. None where the value is no product.
@@ -34,7 +46,9 @@ def multiply_out(graph: Graph, value: str, keep: frozenset[str]) -> _Tree | None
         number = graph.scalar(at)
         if number is not None and taker is not None:
             tree.constants.append((at, float(number), taker))
-        elif op is not None and op.kind == "Mul" and len(tree.ops) < MAX_MULTIPLICATIONS:
+        elif at == odd.constant:
+            continue
+        elif op is not None and (op.kind == "Mul" or op.slot == odd.op) and len(tree.ops) < MAX_MULTIPLICATIONS:
             tree.ops.append(op)
             todo += [(operand, op) for operand in reversed(op.inputs)]
         elif op is not None and op.kind == "Div" and graph.scalar(op.inputs[1]):
@@ -51,62 +65,102 @@ def multiply_out(graph: Graph, value: str, keep: frozenset[str]) -> _Tree | None
     return tree
 
 
-def product_matcher(factors: Sequence[tuple[Pattern, Matcher]], constant: float, path: str) -> Matcher:
-    """Match a value that is the product of these factors and a constant.
+class _Product:
+    """Matches a value that is the product of factors and a constant.
 
     Factors with a structure of their own are found first: they tell which value `x` is, and where
     to stop multiplying out (x may be a product itself).
     """
-    plain = [p for p, _ in factors if isinstance(p, Anything)]
-    special = [matcher for p, matcher in factors if not isinstance(p, Anything)]
 
-    def match(m: Match, value: str) -> bool:
-        graph = m.graph
-        root = graph.producer(value)
-        if root is None or root.kind not in ("Mul", "Div", "Pow"):
+    def __init__(self, pattern: Times, path: str, shared: frozenset[int]) -> None:
+        self.path, self.constant = path, pattern.constant
+        self.plain = [p.name for p in pattern.factors if isinstance(p, Anything)]
+        self.special = [
+            compile_pattern(p, below(path, i), shared)
+            for i, p in enumerate(pattern.factors)
+            if not isinstance(p, Anything)
+        ]
+
+    def match(self, m: Match, value: str) -> bool:
+        root = m.graph.producer(value)
+        if root is None:
             return False
         mark = m.save()
-        rough = multiply_out(graph, value, frozenset())
-        if rough is None:
-            return False
-        found: list[str] = []
-        for matcher in special:
-            for strict in (True, False) if m.budget else (True,):
-                if _find(m, matcher, rough, found, strict):
-                    break
-            else:
-                m.restore(mark)
-                return False
-        if _settle(m, value, found):
+        if root.kind in _TIMES and self._attempt(m, value, _NOTHING):
+            if m.fault is not mark[5]:
+                self._other_way_round(m, value, mark)
             return True
         m.restore(mark)
-        return False
-
-    def _find(m: Match, matcher: Matcher, rough: _Tree, found: list[str], strict: bool) -> bool:
-        budget = m.budget
-        for at, taker in rough.factors:
-            mark = m.save()
-            m.at = taker.outputs[0]
-            if strict:
-                m.budget = 0
-            fine = matcher(m, at)
-            if fine:
-                if strict:
-                    m.budget = budget
-                found.append(at)
+        if not m.budget:
+            return False
+        m.effort += 1
+        for fault, odd in self._oddities(m, value, root) if m.effort < EFFORT else ():
+            if m.spend(*fault) and self._attempt(m, value, odd):
                 return True
             m.restore(mark)
         return False
 
-    def _settle(m: Match, value: str, found: list[str]) -> bool:
+    def _other_way_round(self, m: Match, value: str, mark: tuple[Any, ...]) -> None:
+        """Where a factor is not the x found inside another: x may be the factor, and the other odd."""
+        fault = m.fault
+        if fault is None or fault.code != "same_value" or not truer(m.graph, fault.got, fault.want):
+            return
+        ops, steps, kept = m.ops[mark[0] :], m.steps[mark[1] :], m.save()
+        m.restore(mark)
+        m.bound = {**m.bound, self.plain[0]: fault.got}
+        if not self.plain or not self._attempt(m, value, _NOTHING):
+            m.restore((*mark[:2], *kept[2:]))
+            m.ops += ops
+            m.steps += steps
+
+    def _oddities(self, m: Match, value: str, root: Op) -> Iterator[tuple[Fault, _Odd]]:
+        """What may pass for a multiplication, or for a constant, if that is the one fault."""
         graph = m.graph
-        keep = {m.bound[p.name] for p in plain if p.name in m.bound}
-        if not keep and plain:
-            repeated = _repeated(graph, value)
+        tops = [root] if root.kind not in _TIMES else []
+        rough = multiply_out(graph, value, frozenset()) if root.kind in _TIMES else None
+        factors = rough.factors if rough is not None else []
+        made = [graph.producer(at) for at, _ in factors]
+        if root.kind == "Div" and rough is None:
+            tops.append(root)
+        for op in (*tops, *made):
+            if op is not None and not op.parts and op.kind not in ("Mul", "Pow") and substitutes(op, ("Mul",), 2):
+                yield Fault("op", op.outputs[0], "Mul", op.kind, self.path), _Odd(op=op.slot)
+        for at, _ in factors:
+            if constant_like(graph, at, scalar=True):
+                want = "a constant of one value"
+                yield Fault("operand", at, want, run_time(graph, at), self.path), _Odd(constant=at)
+
+    def _attempt(self, m: Match, value: str, odd: _Odd) -> bool:
+        rough = multiply_out(m.graph, value, frozenset(), odd)
+        if rough is None:
+            return False
+        found: list[str] = []
+        return all(self._find(m, special, rough, found) for special in self.special) and self._settle(
+            m, value, found, odd
+        )
+
+    def _find(self, m: Match, special: Matcher, rough: _Tree, found: list[str]) -> bool:
+        """The factor with this structure: strictly, else with the budget."""
+        budget, mark = m.budget, m.save()
+        for strict in (True, False) if budget else (True,):
+            for at, taker in rough.factors:
+                m.at, m.budget = taker.outputs[0], 0 if strict else budget
+                if special(m, at):
+                    m.budget = budget if strict else m.budget
+                    found.append(at)
+                    return True
+                m.restore(mark)
+        return False
+
+    def _settle(self, m: Match, value: str, found: list[str], odd: _Odd) -> bool:
+        graph = m.graph
+        keep = {m.bound[name] for name in self.plain if name in m.bound}
+        if not keep and self.plain:
+            repeated = _repeated(graph, value, odd)
             if repeated is None:
                 return False
             keep = {repeated}
-        tree = multiply_out(graph, value, frozenset(keep | set(found)))
+        tree = multiply_out(graph, value, frozenset(keep | set(found)), odd)
         if tree is None:
             return False
         left = list(tree.factors)
@@ -115,65 +169,62 @@ def product_matcher(factors: Sequence[tuple[Pattern, Matcher]], constant: float,
             if index is None:
                 return False
             left.pop(index)
-        if len(left) != len(plain):
-            return _wrong_power(m, tree, left)
+        if len(left) != len(self.plain):
+            return self._wrong_power(m, tree, left)
         m.ops += tree.ops
-        for pattern in plain:
-            want = m.bound.get(pattern.name) or next(iter(keep))
+        for name in self.plain:
+            want = m.bound.get(name) or next(iter(keep))
             index = next((i for i, (v, _) in enumerate(left) if v == want), None)
             if index is None:
                 at, taker = left[0]
-                if not m.spend("same_value", taker.outputs[0], want, at, path):
+                if not m.spend("same_value", taker.outputs[0], want, at, self.path):
                     return False
                 index = 0
+            elif m.explains:
+                m.agreed += 1
             left.pop(index)
-            m.bound = {**m.bound, pattern.name: want}
-        return _constants(m, tree)
+            m.bound = {**m.bound, name: want}
+        return bool(odd.constant) or self._constants(m, tree)
 
-    def _constants(m: Match, tree: _Tree) -> bool:
+    def _constants(self, m: Match, tree: _Tree) -> bool:
         total = 1.0
         for _, number, _ in tree.constants:
             total *= number
-        if close(total, constant):
+        if close(total, self.constant):
+            m.agreed += m.explains and bool(tree.constants)
             return True
-        if not tree.constants:
+        if not tree.constants or not m.budget:
             return False
+        for _, number, taker in tree.constants:
+            if number and taker.kind in ("Mul", "Div") and close(total / number**2, self.constant):
+                other = "Div" if taker.kind == "Mul" else "Mul"
+                return m.spend("op", taker.outputs[0], other, taker.kind, self.path)
         at, number, taker = min(
-            tree.constants, key=lambda c: abs(c[1] * constant / total - 1) if total else 0.0
+            tree.constants, key=lambda c: abs(c[1] * self.constant / total - 1) if total else 0.0
         )
-        at, number, taker = tree.constants[-1] if len(tree.constants) == 1 else (at, number, taker)
-        want = constant / (total / number) if total else constant
+        want = self.constant / (total / number) if total else self.constant
         inverse = taker.kind == "Div" and taker.inputs[1] == at
-        return m.spend(
-            "operand",
-            at,
-            shown(1 / want if inverse and want else want),
-            shown(1 / number if inverse else number),
-            path,
-        )
+        want, number = (1 / want if inverse and want else want), (1 / number if inverse else number)
+        return m.spend("operand", at, shown(want), shown(number), self.path)
 
-    def _wrong_power(m: Match, tree: _Tree, left: list[tuple[str, Op]]) -> bool:
+    def _wrong_power(self, m: Match, tree: _Tree, left: list[tuple[str, Op]]) -> bool:
         """A power of x other than the wanted one, at a Pow's exponent."""
         power = next((op for op in tree.ops if op.kind == "Pow"), None)
-        wanted = {m.bound.get(p.name) for p in plain}
-        if (
-            power is None
-            or not m.budget
-            or not plain
-            or any(v not in wanted and None not in wanted for v, _ in left)
-        ):
+        wanted = {m.bound.get(name) for name in self.plain}
+        known = all(v in wanted or None in wanted for v, _ in left)
+        if power is None or not m.budget or not self.plain or not known:
             return False
         exponent = float(m.graph.scalar(power.inputs[1]) or 0)
-        want = exponent + len(plain) - len(left)
+        want = exponent + len(self.plain) - len(left)
         m.ops += tree.ops
-        return m.spend("operand", power.inputs[1], shown(want), shown(exponent), path) and _constants(m, tree)
+        return m.spend(
+            "operand", power.inputs[1], shown(want), shown(exponent), self.path
+        ) and self._constants(m, tree)
 
-    return match
 
-
-def _repeated(graph: Graph, value: str) -> str | None:
+def _repeated(graph: Graph, value: str, odd: _Odd) -> str | None:
     """The value that a product without other structure takes more than once (x in x*x*x)."""
-    tree = multiply_out(graph, value, frozenset())
+    tree = multiply_out(graph, value, frozenset(), odd)
     if tree is None:
         return None
     counts: dict[str, int] = {}
@@ -184,3 +235,10 @@ def _repeated(graph: Graph, value: str) -> str | None:
     operands = [v for op in tree.ops for v in op.inputs if graph.scalar(v) is None]
     twice = [v for v in dict.fromkeys(operands) if operands.count(v) > 1 and graph.producer(v) is not None]
     return twice[0] if twice else None
+
+
+def _times(pattern: Times, path: str, shared: frozenset[int]) -> Matcher:
+    return _Product(pattern, path, shared).match
+
+
+COMPILERS: dict[type, Callable[[Any, str, frozenset[int]], Matcher]] = {Times: _times}

@@ -7,22 +7,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fuse import shim as chip
+from fuse.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
-from fuse.pattern import Pattern, all_kinds, constant_names, depth_of, kinds_above, root_kinds
-from fuse.plausible import FAMILIES
+from fuse.pattern import Pattern, all_kinds, depth_of, kinds_above, root_kinds
+from fuse.placing import apart, carried
 from fuse.rule import Built, Rule
 from fuse.shim import Refused
 from fuse.types import INTEGERS, FuseError
 
-#: How many ops a climb from a mark to possible roots may visit.
-CLIMB_LIMIT = 48
 #: No tensor has more axes than this.
 LONGEST_SHAPE = 16
-#: How much of a pattern must be there before a place is called almost: fixed nodes, where the fault is
-#: a wrong operator or two values that should be one also constants, since two operators that do not
-#: fit are just two operators.
-LEAST_EVIDENCE = 3
 
 
 class Whole(NamedTuple):
@@ -32,43 +27,39 @@ class Whole(NamedTuple):
     slot: int
 
 
-class Near(NamedTuple):
-    """A near miss: where, why, and how much of the pattern stands."""
-
-    root: str
-    fault: Fault
-    ops: tuple[Op, ...]
-    matched: int
-    of: int
-
-
 @dataclass(frozen=True)
 class CompiledRule:
-    """A rule with its matcher and where to look."""
+    """A rule with its matcher and where to look.
+
+    kinds: every kind a match may hold. above: those between its root and a mark. The near ones are
+    the same with what is written for them by mistake.
+    """
 
     rule: Rule
     matcher: Matcher | None
     kinds: frozenset[str]
     above: frozenset[str]
     roots: frozenset[str]
+    near_above: frozenset[str]
     near_roots: frozenset[str]
     height: int
-    constants: frozenset[str] = frozenset()
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        return self.rule.hints
 
 
 def compile_rule(rule: Rule) -> CompiledRule:
     if not isinstance(rule.finds, Pattern):
-        return CompiledRule(
-            rule, None, frozenset(), frozenset(), frozenset(rule.marks), frozenset(rule.marks), 0
-        )
-    roots = root_kinds(rule.finds)
-    near = roots.union(*(family for family in FAMILIES if not family.isdisjoint(roots)))
-    height = max(depth_of(rule.finds, frozenset({mark})) for mark in rule.marks)
-    above = kinds_above(rule.finds, frozenset(rule.marks))
-    constants = constant_names(rule.finds)
-    return CompiledRule(
-        rule, compile_pattern(rule.finds), all_kinds(rule.finds), above, roots, near, height, constants
-    )
+        none: frozenset[str] = frozenset()
+        marks = frozenset(rule.marks)
+        return CompiledRule(rule, None, none, none, marks, none, marks, 0)
+    roots, telling = root_kinds(rule.finds), frozenset((*rule.marks, *rule.hints))
+    above = kinds_above(rule.finds, telling)
+    height = max(depth_of(rule.finds, frozenset({mark})) for mark in telling)
+    kinds = all_kinds(rule.finds)
+    near_above, near_roots = near_kinds(above), near_kinds(roots)
+    return CompiledRule(rule, compile_pattern(rule.finds), kinds, above, roots, near_above, near_roots, height)
 
 
 @dataclass
@@ -96,7 +87,7 @@ class Sweep:
                 break
         else:
             raise FuseError(f"rule {self.compiled.rule.name} keeps firing on {self.graph.base.model.name}")
-        self._explain()
+        explain(self)
 
     def _marks(self) -> Iterator[Op]:
         found = [op for kind in self.compiled.rule.marks for op in self.graph.of_kind(kind)]
@@ -117,11 +108,11 @@ class Sweep:
         """
         roots = self._roots(mark, self.compiled.roots)
         refused: tuple[Whole, Refused] | None = None
-        for tried, root in enumerate(roots):
-            for match in self._matches(root, mark, 0):
+        for root in roots:
+            for match in self.matches(root, mark, 0):
                 if match.fault is not None:
                     continue
-                for whole in self._wholes(match):
+                for whole in self.wholes(match):
                     if not isinstance(whole, Whole):
                         continue
                     verdict = self.judge(self.graph, whole.op)
@@ -129,8 +120,8 @@ class Sweep:
                         refused = refused or (whole, verdict)
                         continue
                     self.commit(self.compiled.rule, self.graph, whole, verdict)
-                    if tried and refused is None:
-                        self._explain_larger(roots[:tried], match.root, mark)
+                    if refused is None and self.compiled.matcher is not None:
+                        explain_larger(self, match.root, mark)
                     return True
         if refused is None or self.compiled.rule.only_whole:
             return False
@@ -164,7 +155,7 @@ class Sweep:
         found.sort(key=lambda op: -op.slot)
         return found
 
-    def _matches(self, root: Op, mark: Op, budget: int) -> Iterator[Match]:
+    def matches(self, root: Op, mark: Op, budget: int) -> Iterator[Match]:
         rule, matcher = self.compiled.rule, self.compiled.matcher
         if matcher is None:
             assert not isinstance(rule.finds, Pattern)
@@ -179,7 +170,7 @@ class Sweep:
             if matcher(match, value) and any(op.slot == mark.slot for op in match.ops):
                 yield match
 
-    def _wholes(self, match: Match) -> Iterator[Whole | Fault]:
+    def wholes(self, match: Match) -> Iterator[Whole | Fault]:
         """The match as fused ops with legal slots, the fullest first, or the reason it is none."""
         for guard in self.compiled.rule.needs:
             wrong = guard.check(match)
@@ -190,80 +181,10 @@ class Sweep:
         for one in () if built is None else (built,) if isinstance(built, Built) else built:
             yield fit(self.graph, match, one)
 
-    # ---- near misses -----------------------------------------------------------------------------
-    def _explain(self) -> None:
-        for mark in self._marks():
-            if self.graph.slots[mark.slot] is not mark:
-                continue
-            best: Near | None = None
-            for root in self._roots(mark, self.compiled.near_roots):
-                near = self._near(root, mark)
-                if near is not None and (best is None or _fuller(near, best)):
-                    best = near
-            if best is not None:
-                self._keep(best)
-
-    def _explain_larger(self, roots: list[Op], root: str, mark: Op) -> None:
-        """Why a larger form stopped where a smaller one now stands: explained with that undone."""
-        graph = self.graph
-        above = {slot for slot in graph.readers(root)}
-        above |= {
-            s for slot in above for v in getattr(graph.slots[slot], "outputs", ()) for s in graph.readers(v)
-        }
-        larger = [op for op in roots if op.slot in above]
-        fused = graph.producer(root)
-        if not larger or fused is None or not fused.parts:
-            return
-        graph.dissolve(fused)
-        for op in larger:
-            near = self._near(op, mark)
-            if near is not None:
-                self._keep(near)
-        graph.replace(fused, fused.slot)
-
-    def _keep(self, near: Near) -> None:
+    def keep(self, near: Near) -> None:
         held = self.misses.get(near.root)
-        if held is None or _fuller(near, held):
+        if held is None or fuller(near, held):
             self.misses[near.root] = near
-
-    def _evidence(self, match: Match, fault: Fault) -> int:
-        if fault.code not in ("op", "same_value"):
-            return match.fixed() + 1
-        constants = self.compiled.constants & match.bound.keys() if fault.code == "op" else ()
-        return match.fixed() + len(constants)
-
-    def _near(self, root: Op, mark: Op) -> Near | None:
-        marks = self.compiled.rule.marks
-        for match in self._matches(root, mark, 1):
-            fault = match.fault
-            if fault is None:
-                whole = next(self._wholes(match), None)
-                if not isinstance(whole, Fault):
-                    continue
-                fault = whole
-            standing = [
-                op
-                for op in match.ops
-                if op.kind in marks and not (fault.code == "op" and fault.at == op.outputs[0])
-            ]
-            of = match.fixed()
-            if not standing or self._evidence(match, fault) < LEAST_EVIDENCE:
-                continue
-            if fault.code == "op" and any(guard.check(match) for guard in self.compiled.rule.needs):
-                continue
-            wrong = int(fault.code == "op")
-            ops = tuple(
-                sorted(
-                    {leaf.slot: leaf for op in match.ops for leaf in leaves(op)}.values(),
-                    key=lambda o: o.slot,
-                )
-            )
-            return Near(root.outputs[0], fault, ops, of - wrong, of)
-        return None
-
-
-def _fuller(a: Near, b: Near) -> bool:
-    return (a.matched, a.of) > (b.matched, b.of)
 
 
 def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
@@ -282,19 +203,25 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
                 if fault is not None:
                     return fault
     ordered = tuple(sorted(parts.values(), key=lambda op: op.slot))
-    listed = dict.fromkeys(built.operands)
+    operands, placements = carried(ordered, built.placements, built.operands, kept)
+    listed = dict.fromkeys(operands)
     constants = graph.base.constants
     reads = dict.fromkeys(v for op in ordered for v in op.inputs)
     if graph.base.owners:
         reads.update((v, None) for op in ordered for v in _captured(op))
     outside = [v for v in reads if v and v not in made and v not in constants]
-    inputs = (*built.operands, *(v for v in outside if v not in listed))
+    inputs = (*operands, *(v for v in outside if v not in listed))
     window = graph.window(ordered, outside, [v for v in kept if v])
     if not window:
         return _order_fault(graph, ordered, outside, kept)
-    slot = _slot(graph, ordered, kept, window)
     name = next((op.name for op in ordered if outputs[0] in op.outputs), "")
-    return Whole(Op(built.kind, inputs, tuple(kept), built.attrs, ordered, name), slot)
+    op = Op(built.kind, inputs, tuple(kept), built.attrs, ordered, name, placements=placements)
+    if graph.landed or placements:
+        window, clash = apart(graph, op, outside, window)
+        if clash is not None and not window:
+            want = f"nothing writes over {clash.value} before {clash.reader} reads it"
+            return Fault("written_between", clash.writer, want, "it lands there first")
+    return Whole(op, _slot(graph, ordered, kept, window))
 
 
 def _captured(op: Op) -> Iterable[str]:

@@ -1,0 +1,152 @@
+"""What nearly matched: after a rule's fixed point the same matcher runs again with a budget of one fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from fuse.ir import Graph, Op, leaves
+from fuse.match import Fault, Match
+from fuse.plausible import UNARY, kin
+
+if TYPE_CHECKING:
+    from fuse.rewriter import CompiledRule, Sweep
+
+#: How many ops a climb from a mark to possible roots may visit.
+CLIMB_LIMIT = 48
+#: How much of a pattern must be there before a place is called almost: nodes that stand and, where the
+#: fault is a wrong operator or two values that should be one, also numbers and values that agree, since
+#: two operators that do not fit are just two operators.
+LEAST_EVIDENCE = 3
+#: The same where no mark stands: the fault is at the mark itself.
+LONE_EVIDENCE = 5
+
+
+class Near(NamedTuple):
+    """A near miss: where, why, and how much of the pattern stands."""
+
+    root: str
+    fault: Fault
+    ops: tuple[Op, ...]
+    matched: int
+    of: int
+
+
+def fuller(a: Near, b: Near) -> bool:
+    return (a.matched, a.of) > (b.matched, b.of)
+
+
+def explain(sweep: Sweep) -> None:
+    """The fullest near miss above each mark that no match took."""
+    compiled, graph = sweep.compiled, sweep.graph
+    rule = compiled.rule
+    telling = [op for kind in (*rule.marks, *compiled.hints) for op in graph.of_kind(kind)]
+    for mark in sorted(telling, key=lambda op: op.slot):
+        best: Near | None = None
+        for root in near_roots(compiled, graph, mark):
+            near = _near(sweep, root, mark)
+            if near is not None and (best is None or fuller(near, best)):
+                best = near
+        if best is not None:
+            sweep.keep(best)
+
+
+def explain_larger(sweep: Sweep, root: str, mark: Op) -> None:
+    """Why a larger form stopped where a smaller one now stands: explained with that undone."""
+    graph, compiled = sweep.graph, sweep.compiled
+    fused = graph.producer(root)
+    if fused is None or not fused.parts:
+        return
+    above = [graph.slots[slot] for slot in graph.readers(root)]
+    kinds = compiled.near_roots | compiled.near_above
+    if not any(op is not None and op.kind in kinds for op in above):
+        return
+    graph.dissolve(fused)
+    own = {leaf.slot for leaf in leaves(fused)}
+    for op in near_roots(compiled, graph, mark):
+        if op.slot not in own:
+            near = _near(sweep, op, mark)
+            if near is not None and near.fault.code != "order":
+                sweep.keep(near)
+    graph.replace(fused, fused.slot)
+
+
+def near_roots(compiled: CompiledRule, graph: Graph, mark: Op) -> list[Op]:
+    """The ops above a mark that may be the root of a match with one fault, farthest first.
+
+    On the way to them one op may be another's kin, or an operator of one operand too many.
+    """
+    if compiled.matcher is None:
+        return [mark]
+    found = [mark] if mark.kind in compiled.near_roots else []
+    changed = {mark.slot: int(mark.kind not in compiled.kinds)}
+    level = [mark]
+    for _ in range(compiled.height + 1):
+        higher: list[Op] = []
+        for op in level:
+            for reader in _readers(graph, op):
+                used = changed[op.slot] + (reader.kind not in compiled.above)
+                if reader.slot in changed:
+                    continue
+                if reader.kind in compiled.near_roots:
+                    found.append(reader)
+                if used == changed[op.slot] or (
+                    used == 1 and (reader.kind in compiled.near_above or reader.kind in UNARY)
+                ):
+                    changed[reader.slot] = used
+                    higher.append(reader)
+        level = higher
+        if not level or len(changed) > CLIMB_LIMIT:
+            break
+    return sorted({op.slot: op for op in found}.values(), key=lambda op: -op.slot)
+
+
+def _readers(graph: Graph, op: Op) -> Iterator[Op]:
+    for value in op.outputs:
+        for slot in graph.readers(value) if value else ():
+            reader = graph.slots[slot]
+            if reader is not None:
+                yield reader
+
+
+def _near(sweep: Sweep, root: Op, mark: Op) -> Near | None:
+    rule = sweep.compiled.rule
+    for match in sweep.matches(root, mark, 1):
+        if rule.place is not None and not rule.place(match):
+            continue
+        fault = match.fault
+        if fault is None:
+            whole = next(sweep.wholes(match), None)
+            if not isinstance(whole, Fault):
+                continue
+            fault = whole
+        elif fault.code == "op" and any(guard.check(match) for guard in rule.needs):
+            continue
+        if not _tells(sweep.compiled, match, fault):
+            continue
+        of = match.fixed()
+        ops = {leaf.slot: leaf for op in match.ops for leaf in leaves(op)}
+        return Near(
+            match.root, fault, tuple(ops[slot] for slot in sorted(ops)), of - (fault.code == "op"), of
+        )
+    return None
+
+
+def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
+    """Whether enough of the pattern is there that a person would say almost."""
+    rule = compiled.rule
+    wrong = fault.at if fault.code == "op" else ""
+    standing = any(op.kind in (*rule.marks, *compiled.hints) and op.outputs[0] != wrong for op in match.ops)
+    nodes = match.fixed() - (fault.code == "op")
+    if fault.code in ("op", "same_value"):
+        evidence = nodes + match.agreed
+    else:
+        evidence = nodes + 1
+    if rule.almost is not None and rule.almost(match, fault):
+        return True
+    return evidence >= (LEAST_EVIDENCE if standing else LONE_EVIDENCE)
+
+
+def near_kinds(kinds: frozenset[str]) -> frozenset[str]:
+    """Kinds and what is written for them by mistake."""
+    return kinds.union(*(kin(kind) for kind in kinds))

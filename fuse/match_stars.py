@@ -1,0 +1,144 @@
+"""Matching what may stand on a way any number of times, and operators by their forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fuse.ir import Graph
+from fuse.match import Match, Matcher, Taken, below, best_of, compile_pattern
+from fuse.match_nodes import node
+from fuse.pattern import COMMUTATIVE, Alternatives, Form, Node, Pattern, Star, root_kinds
+from fuse.plausible import UNARY, substitutes
+from fuse.types import Expr
+
+
+def _form(pattern: Form, path: str, shared: frozenset[int]) -> Matcher:
+    function, name, where = pattern.form, pattern.name, pattern.where
+    kinds, almost = getattr(function, "kinds", None), getattr(function, "almost", None)
+    inner = [
+        (field, compile_pattern(p, below(path, i), shared)) for i, (field, p) in enumerate(pattern.operands)
+    ]
+
+    def match(m: Match, value: str) -> bool:
+        op = m.graph.producer(value)
+        if op is None or (kinds is not None and op.kind not in kinds):
+            return False
+        mark = m.save()
+        found = function(m.graph, op)
+        if found is None and m.budget and almost is not None:
+            changed = almost(m.graph, op)
+            if changed is None or not m.spend(changed.code, changed.at, changed.want, changed.got, path):
+                return False
+            found = changed.form
+        if found is None or found.out != value or (where is not None and not where(found)):
+            m.restore(mark)
+            return False
+        m.ops.append(op)
+        m.bound = {**m.bound, name: found}
+        for field, matcher in inner:
+            m.at = op.outputs[0]
+            if not matcher(m, getattr(found, field)):
+                m.restore(mark)
+                return False
+        return True
+
+    return match
+
+
+def keeps_size(graph: Graph, a: str, b: str) -> bool:
+    """Whether two values surely or possibly have one number of elements, axis by axis where ranks agree."""
+    first, second = graph.dims(a), graph.dims(b)
+    if first is None or second is None:
+        return True
+    if len(first) == len(second):
+        return all(x == y or _open(x) or _open(y) for x, y in zip(first, second, strict=True))
+    return True
+
+
+def _open(dim: object) -> bool:
+    """A dim that may turn out equal to another: unknown, or the outcome of a broadcast."""
+    return isinstance(dim, Expr) and any(s.startswith(("?", "broadcast(")) for s in dim.symbols)
+
+
+class _Step(NamedTuple):
+    name: str
+    kinds: frozenset[str]
+    operands: int
+    matcher: Matcher
+
+
+def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
+    inner = compile_pattern(pattern.inner, path, shared)
+    by_kind: dict[str, list[_Step]] = {}
+    steps: list[_Step] = []
+    for step in pattern.steps:
+        for option in step.pattern.options if isinstance(step.pattern, Alternatives) else (step.pattern,):
+            for matcher in _step_matchers(option, path, shared):
+                operands = len(option.args) if isinstance(option, Node) else 0
+                kinds = frozenset(option.kinds) if isinstance(option, Node) else root_kinds(option)
+                steps.append(_Step(step.name, kinds, operands, matcher))
+                for kind in kinds:
+                    by_kind.setdefault(kind, []).append(steps[-1])
+    name, resizes, reach = pattern.name, pattern.resizes, pattern.reach
+    wanted = " or ".join(sorted(root_kinds(pattern.inner)))
+
+    def walk(depth: int) -> Matcher:
+        def match(m: Match, value: str) -> bool:
+            op = m.graph.producer(value) if depth < reach else None
+            if op is None:
+                return inner(m, value)
+            options: list[Matcher] = [inner]
+            options += [take(depth, step) for step in by_kind.get(op.kind, ())]
+            if m.budget and not op.parts:
+                options += [take(depth, s) for s in steps if op.kind not in s.kinds and another(s, op)]
+                if op.kind in UNARY and op.kind not in by_kind:
+                    options.append(pass_over(depth))
+            return best_of(m, value, options) if len(options) > 1 else inner(m, value)
+
+        return match
+
+    def another(step: _Step, op: Any) -> bool:
+        """Whether an op may be a step of two operands or more with the wrong operator."""
+        return step.operands > 1 and substitutes(op, step.kinds, step.operands)
+
+    def take(depth: int, step: _Step) -> Matcher:
+        def match(m: Match, value: str) -> bool:
+            before, ops = m.bound, len(m.ops)
+            m.hole = ""
+            if not step.matcher(m, value) or (
+                step.name not in resizes and not keeps_size(m.graph, value, m.hole)
+            ):
+                return False
+            m.loose += len(m.ops) - ops
+            bound = {k: v for k, v in m.bound.items() if k not in before}
+            m.steps.append(Taken(name, step.name, value, bound))
+            m.bound = before
+            return walk(depth + 1)(m, m.hole)
+
+        return match
+
+    def pass_over(depth: int) -> Matcher:
+        """One operator too many on the way."""
+
+        def match(m: Match, value: str) -> bool:
+            op = m.graph.producer(value)
+            if op is None or not m.spend("op", value, wanted, op.kind, path):
+                return False
+            m.ops.append(op)
+            m.loose += 1
+            return walk(depth + 1)(m, op.inputs[0])
+
+        return match
+
+    return walk(0)
+
+
+def _step_matchers(option: Pattern, path: str, shared: frozenset[int]) -> list[Matcher]:
+    """A step whose commutative root leaves the other operand open is tried both ways."""
+    if isinstance(option, Node) and len(option.args) == 2 and frozenset(option.kinds) & COMMUTATIVE:
+        return [node(option, path, shared, "first"), node(option, path, shared, "second")]
+    return [compile_pattern(option, path, shared)]
+
+
+COMPILERS: dict[type, Callable[[Any, str, frozenset[int]], Matcher]] = {Form: _form, Star: _star}
