@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fuse.compiler import Optimized, classes_built, optimize, realizes, rule_names, steps
-    from fuse.ir import Graph, Op, unfuse
+    from fuse.ablation import ablate
+    from fuse.bisecting import bisect
+    from fuse.compiler import Optimized, candidate, classes_built, optimize, realizes, rule_names, steps
+    from fuse.ir import Graph, Op, leaves, unfuse
     from fuse.lift import load
     from fuse.lower import save, to_proto
     from fuse.report import Report
@@ -18,6 +20,7 @@ _HOMES = {
     "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower", "to_proto": "lower",
     "Optimized": "compiler", "optimize": "compiler", "steps": "compiler", "rule_names": "compiler",
     "classes_built": "compiler", "realizes": "compiler", "candidate": "compiler", "Report": "report", "FuseError": "types",
+    "ablate": "ablation", "bisect": "bisecting",
 }  # fmt: skip
 
 
@@ -38,7 +41,11 @@ __all__ = [
     "Optimized",
     "Report",
     "__version__",
+    "ablate",
+    "bisect",
+    "candidate",
     "classes_built",
+    "leaves",
     "load",
     "optimize",
     "realizes",

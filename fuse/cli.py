@@ -145,6 +145,48 @@ def steps(chip: Chip = None) -> None:
     raise typer.Exit(run(chip))
 
 
+@app.command()
+def bisect(
+    model: Annotated[Path | None, typer.Argument(help="An ONNX model.", metavar="MODEL.onnx")] = None,
+    chip: Chip = None,
+    evaluation: Annotated[
+        str, typer.Option("--eval", help="What computes: definition, parts or onnxruntime.")
+    ] = "definition",
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--command", help="Or a program: {model} is the file, exit code 0 means right.", metavar="CMD"
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", min=0, help="Largest relative difference allowed.")
+    ] = None,
+    hold: Hold = None,
+    dim: Dim = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the values that are fed.")] = 0,
+    example: Example = None,
+) -> None:
+    """Find the first step that changes what a model computes."""
+    from fuse.commands.bisect import Request, run
+
+    raise typer.Exit(
+        run(Request(model, example, chip, evaluation, command, tolerance, hold or (), dim or (), seed))
+    )
+
+
+@app.command()
+def ablate(
+    model: Annotated[Path | None, typer.Argument(help="An ONNX model.", metavar="MODEL.onnx")] = None,
+    chip: Chip = None,
+    dim: Dim = None,
+    example: Example = None,
+) -> None:
+    """Hold each step alone; show what is lost without it."""
+    from fuse.commands.ablate import run
+
+    raise typer.Exit(run(model, example, chip, dim or ()))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command on the process's arguments or on these; always ends in SystemExit.
 

@@ -62,6 +62,12 @@ def add_sizes(sizes: Iterable[Size]) -> Size:
     return size_text(total) if table else None
 
 
+def subtract_sizes(a: int | str, b: int | str) -> Size:
+    """The first less the second."""
+    less = mul(-1, read_size(b) if isinstance(b, str) else b)
+    return size_text(add(read_size(a) if isinstance(a, str) else a, less))
+
+
 def known_bytes(size: Size) -> int:
     """A size to rank by: symbols count as one each, unknown as nothing."""
     if isinstance(size, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,17 +37,23 @@ class Each:
 
 
 def check_each(
-    optimized: Graph | HasGraph, seed: int = 0, dims: Mapping[str, int] | None = None
+    optimized: Graph | HasGraph,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    only: Collection[str] | None = None,
 ) -> list[Each]:
     """Each fused op alone on random operands of its own types: its parts beside its definition.
 
     Weights are read one op at a time, so a model that does not fit in memory is checked too. Shape
     vectors and other side inputs that no weight enters are computed from the graph's inputs. An op
-    that cannot be run alone is in the list with the reason. Raises Mismatch at the first that differs.
+    that cannot be run alone is in the list with the reason. only: paths of the fused ops to hold; by
+    default all. Raises Mismatch at the first that differs.
     """
     whole = as_graph(optimized)
     alone = _Alone(whole, seed, symbol_sizes(whole, dims), dims)
-    return [alone.held(graph, op) for graph in (*whole.bodies(), whole) for op in graph.ops if op.parts]
+    graphs = (*whole.bodies(), whole)
+    fused = ((graph, op) for graph in graphs for op in graph.ops if op.parts)
+    return [alone.held(graph, op) for graph, op in fused if only is None or op.path in only]
 
 
 def _operands(op: Op) -> set[str]:
