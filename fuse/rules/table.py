@@ -11,6 +11,7 @@ from fuse.rules.attention import attention
 from fuse.rules.attention_composites import attn_output_gate, values_in_keys
 from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
 from fuse.rules.caches import kv_append, qk_norm_rope_kv_append, rope_kv_append
+from fuse.rules.conv_state import conv_state
 from fuse.rules.convolutions import conv_act, conv_affine
 from fuse.rules.delta import gated_delta
 from fuse.rules.embeddings import embed_norm, norm_reshape
@@ -75,6 +76,7 @@ RULES: tuple[Rule, ...] = (
     attn_output_gate,
     values_in_keys,
     gated_delta,
+    conv_state,
     # convolutions
     conv_affine,
     conv_act,
