@@ -82,6 +82,7 @@ def _run(source: Graph | Optimized, feeds: Mapping[str, np.ndarray]) -> dict[str
         raise FuseError("--eval onnxruntime: onnxruntime is not installed") from error
     import fuse
 
+    failures: tuple[type[Exception], ...] = (*_errors(), ValueError, RuntimeError)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -93,7 +94,7 @@ def _run(source: Graph | Optimized, feeds: Mapping[str, np.ndarray]) -> dict[str
             names = [output.name for output in session.get_outputs()]
             known = {given.name for given in session.get_inputs()}
             results = session.run(names, {name: value for name, value in feeds.items() if name in known})
-        except (*_errors(), ValueError, RuntimeError) as error:
+        except failures as error:
             raise FuseError(f"onnxruntime does not run it: {str(error).splitlines()[0]}") from error
     return dict(zip(names, results, strict=True))
 
