@@ -135,11 +135,8 @@ def test_outputs_inside_a_layer_norm_by_sums() -> None:
 
 # ---- mish and hard swish -------------------------------------------------------------------------
 def mish(g: Building, x: str, way: int) -> str:
-    if way:
-        soft = g.op("Log", g.op("Add", g.op("Exp", x), g.constant(1.0)))
-    else:
-        soft = g.op("Softplus", x)
-    return g.op("Mul", g.op("Tanh", soft), x)
+    written_out = way and g.op("Log", g.op("Add", g.op("Exp", x), g.constant(1.0)))
+    return g.op("Mul", g.op("Tanh", written_out or g.op("Softplus", x)), x)
 
 
 def hard_swish(
