@@ -107,18 +107,32 @@ _MIXTURE = {
     "trans_first": Attr(0, "1: an expert's first weight is [out, in]"),
     "trans_second": Attr(0, "1: an expert's second weight is [out, in]"),
     "trans_down": Attr(0, "1: an expert's last weight is [out, in]"),
+    "weight_bits": Attr(0, "bits of a weight, packed low first along in (4 or 8); 0: as it is used"),
+    "weight_block": Attr(0, "weights of one scale along in; 0: a row of an expert's [out, in] has one"),
+    "expert_zeros": Attr(
+        (0, 0, 0), "1 where the first, second and last product have zero points, packed alike (else 8 or 128)"
+    ),
     "expert_biases": Attr((0, 0, 0), "1 where the first, second and last product of an expert have a bias"),
 }
-_EXPERTS = "first* second* down* first_bias* second_bias* down_bias*"
+_EXPERTS = (
+    "first* second* down* first_bias* second_bias* down_bias* "
+    "first_scale* second_scale* down_scale* first_zero* second_zero* down_zero*"
+)
 
 
 def expert_counts(attrs: Mapping[str, Any]) -> dict[str, int]:
     """How many operands stand for each operand of a mixture that ends in `*`, in order."""
     each = 1 if attrs.get("stacked", True) else int(attrs["experts"])
-    biases = attrs.get("expert_biases", (0, 0, 0))
-    second = int(attrs.get("gating", "halves") == "two")
-    given = (1, second, 1, biases[0], second * biases[1], biases[2])
-    return {name.removesuffix("*"): each * count for name, count in zip(_EXPERTS.split(), given, strict=True)}
+    products = (1, int(attrs.get("gating", "halves") == "two"), 1)
+    quantized = (int(bool(attrs.get("weight_bits", 0))),) * 3
+    flags = (
+        (1, 1, 1),
+        attrs.get("expert_biases", (0, 0, 0)),
+        quantized,
+        attrs.get("expert_zeros", (0, 0, 0)),
+    )
+    counts = [each * product * flag for row in flags for product, flag in zip(products, row, strict=True)]
+    return {name.removesuffix("*"): count for name, count in zip(_EXPERTS.split(), counts, strict=True)}
 
 
 CLASSES: dict[str, FusedClass] = {

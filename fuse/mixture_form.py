@@ -71,54 +71,99 @@ def _mixture(graph: Graph, op: Op) -> Mixture | None:
     return Mixture(x, scores, choice, shared, gate, weights, dict(op.attrs), op.outputs[0], op)
 
 
-#: activation_type of com.microsoft.MoE -> the activation (its gelu is the tanh form on CPU, erf on CUDA).
-_CONTRIB_ACTS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "identity": "identity", "swiglu": "silu"}
+#: activation_type of com.microsoft.MoE -> the activation; its gelu is the tanh form (measured, 1.32 CPU).
+_CONTRIB_ACTS = {
+    "relu": "relu", "gelu": "fast_gelu", "silu": "silu", "identity": "identity", "swiglu": "silu",
+}  # fmt: skip
+#: Where com.microsoft.MoE and QMoE keep the operands of each product: weight, bias, scale, zero point.
+_PLACES = {
+    "com.microsoft.MoE": {"first": (2, 3, -1, -1), "second": (6, 7, -1, -1), "down": (4, 5, -1, -1)},
+    "com.microsoft.QMoE": {"first": (2, 4, 3, 11), "second": (8, 10, 9, 12), "down": (5, 7, 6, 13)},
+}
 
 
 def _contrib(graph: Graph, op: Op) -> Mixture | None:
-    """com.microsoft.MoE: softmax over the router's logits, the k best, perhaps made to sum to one."""
+    """MoE and QMoE: softmax over the router's logits, the k best, perhaps made to sum to one."""
     a = op.attrs
-    dims = graph.dims(op.inputs[2])
-    inputs = (*op.inputs, *("",) * 8)[:8]
-    x, scores, first, first_bias, down, down_bias, second, second_bias = inputs
+    inputs = (*op.inputs, *("",) * 15)
+    places = _PLACES[op.kind]
+    products = {name: tuple(inputs[i] if i >= 0 else "" for i in at) for name, at in places.items()}
+    dims = graph.dims(products["first"][0])
     act = a.get("activation_type", "relu")
     if dims is None or len(dims) != 3 or not isinstance(dims[0], int) or a.get("use_sparse_mixer"):
         return None
-    if act not in _CONTRIB_ACTS or a.get("swiglu_limit_after_activation"):
+    if act not in _CONTRIB_ACTS or a.get("swiglu_limit_after_activation") or inputs[14]:
         return None
-    attrs: dict[str, Any] = {"experts": dims[0], "k": a.get("k", 1), "act": _CONTRIB_ACTS[act]}
-    attrs |= {"trans_first": 1, "trans_down": 1}
-    if second:
-        attrs |= {"gating": "two", "trans_second": 1}
-    if a.get("normalize_routing_weights"):
-        attrs["renormalize"] = True
-    if act == "swiglu":
-        attrs |= _contrib_swiglu(a)
-        if second or "gating" not in attrs:
-            return None
-    elif not second:
-        attrs["gating"] = "none"
-    biases = tuple(int(bool(v)) for v in (first_bias, second_bias, down_bias))
-    if any(biases):
-        attrs["expert_biases"] = biases
-    weights = tuple(v for v in (first, second, down, first_bias, second_bias, down_bias) if v)
-    return Mixture(x, scores, "", "", "", weights, attrs, op.outputs[0], op)
+    gating = {1: "lanes", 2: "halves"}.get(a.get("swiglu_fusion", 0)) if act == "swiglu" else "none"
+    if products["second"][0]:
+        gating = "two" if act != "swiglu" else None
+    storage = _contrib_storage(op, products)
+    if gating is None or storage is None:
+        return None
+    attrs: dict[str, Any] = {"experts": dims[0], "k": a.get("k", 1), "trans_first": 1, "trans_down": 1}
+    attrs |= _contrib_act(a, act) | storage
+    attrs |= {"gating": gating} if gating != "halves" else {}
+    attrs |= {"trans_second": 1} if gating == "two" else {}
+    attrs |= {"renormalize": True} if a.get("normalize_routing_weights") else {}
+    for name, place in (("expert_biases", 1), ("expert_zeros", 3)):
+        given = tuple(int(bool(values[place])) for values in products.values())
+        attrs |= {name: given} if any(given) else {}
+    weights = tuple(values[place] for place in range(4) for values in products.values() if values[place])
+    return Mixture(op.inputs[0], op.inputs[1], "", "", "", weights, attrs, op.outputs[0], op)
 
 
-def _contrib_swiglu(a: Any) -> dict[str, Any]:
-    """gate sigmoid(alpha gate) (up + beta), gate and up in lanes (fusion 1) or halves (fusion 2)."""
-    attrs: dict[str, Any] = {}
-    layout = {1: "lanes", 2: "halves"}.get(a.get("swiglu_fusion", 0))
-    if layout is not None:
-        attrs["gating"] = layout
-    alpha = float(a.get("activation_alpha", 1.0))
-    if alpha != 1.0:
+def _contrib_act(a: Any, act: str) -> dict[str, Any]:
+    """swiglu: gate sigmoid(alpha gate) (up + beta), both within a limit."""
+    attrs: dict[str, Any] = {} if _CONTRIB_ACTS[act] == "silu" else {"act": _CONTRIB_ACTS[act]}
+    if act != "swiglu":
+        return attrs
+    if (alpha := float(a.get("activation_alpha", 1.0))) != 1.0:
         attrs |= {"act": "quick_gelu", "act_alpha": alpha}
-    if a.get("activation_beta", 0.0):
-        attrs["up_offset"] = float(a["activation_beta"])
-    if a.get("swiglu_limit"):
-        attrs["limit"] = float(a["swiglu_limit"])
+    for name, given in (("up_offset", "activation_beta"), ("limit", "swiglu_limit")):
+        attrs |= {name: float(a[given])} if a.get(given) else {}
     return attrs
 
 
-mixture = _reads("moe", "moe_shared", "com.microsoft.MoE")(_mixture)
+def _contrib_storage(op: Op, products: dict[str, tuple[str, ...]]) -> dict[str, Any] | None:
+    """Bits and block of QMoE's integers; None for its other formats."""
+    if op.kind == "com.microsoft.MoE":
+        return {}
+    a = op.attrs
+    bits = {a.get(f"{name}_expert_weight_bits") or a.get("expert_weight_bits", 4) for name in ("fc1", "fc2")}
+    scaled = all(bool(values[0]) == bool(values[2]) for values in products.values())
+    if a.get("quant_type", "int") != "int" or any(op.inputs[15:]) or bits - {4, 8} or len(bits) != 1:
+        return None
+    if not scaled or a.get("weights_prepacked", 0) not in (0, -1):
+        return None
+    block = {"weight_block": a["block_size"]} if a.get("block_size") else {}
+    return {"weight_bits": bits.pop(), **block}
+
+
+mixture = _reads("moe", "moe_shared", *_PLACES)(_mixture)
+
+_FLAT = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast"})
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+
+
+def sums_experts(graph: Graph, value: str) -> bool:
+    """Whether a value is a sum over experts as exporters write it, laid out again or not.
+
+    What is added to one is a shared expert's, so that place is the mixture's.
+    """
+    op = _below_flat(graph, value)
+    if op is None:
+        return False
+    if op.kind == "ReduceSum":
+        weighted = _below_flat(graph, op.inputs[0])
+        columns = (graph.dims(v) for v in weighted.inputs) if weighted and weighted.kind == "Mul" else ()
+        return any(dims and dims[-1] == 1 for dims in columns)
+    makers = [graph.producer(v) for v in op.inputs] if op.kind == "Add" else [op]
+    return op.kind in mixture.kinds or any(made is not None and made.kind in _SCATTERS for made in makers)
+
+
+def _below_flat(graph: Graph, value: str) -> Op | None:
+    """The op that makes a value, below what keeps elements and order."""
+    op = graph.producer(value)
+    while op is not None and op.kind in _FLAT:
+        op = graph.producer(op.inputs[0])
+    return op

@@ -11,7 +11,7 @@ from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.mixture_form import Mixture, mixture
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.rules.mixture_patterns import FLAT_KINDS
+from fuse.rules.mixture_patterns import FLAT_KINDS, member
 from fuse.rules.mixtures import origin
 from fuse.types import product
 
@@ -134,12 +134,8 @@ def _rows(graph: Graph, rows: str) -> Iterator[tuple[str, list[Op], int]]:
         if unit is not None and unit.kind in FLAT_KINDS and wide and narrow:
             x, count = unit.inputs[0], wide[-2]
             dims = graph.dims(x)
-            stands = (
-                dims is not None
-                and narrow == (*dims[:-1], 1, dims[-1])
-                and wide == (*dims[:-1], count, dims[-1])
-            )
-            if stands and isinstance(count, int):
+            in_turn = dims is not None and [narrow, wide] == [(*dims[:-1], n, dims[-1]) for n in (1, count)]
+            if in_turn and isinstance(count, int):
                 yield x, [*ops, spread, unit], count
     yield rows, [], 1
 
@@ -199,42 +195,43 @@ class Router(NamedTuple):
     ops: list[Op]
 
 
+#: Several products of one x as one.
+_MERGES = ("merged_products", "router_shared_gate_merge")
+
+
 def _router(graph: Graph, op: Op, mix: Mixture) -> Router | None:
-    if op.kind == "router_shared_gate_merge":
-        biases, trans = op.attrs["biases"], op.attrs["trans_weights"]
-        bias = op.inputs[3] if biases[0] else ""
-        gate = None if biases[1] else (op.inputs[2], trans[1])
-        fits = op.outputs[1:] == (mix.shared_gate,) and gate is not None
-        return Router(op.inputs[0], op.inputs[1], bias, trans[0], gate, [op]) if fits else None
+    if op.kind in _MERGES:
+        if len(op.outputs) != 2 or set(op.outputs) != {mix.scores, mix.shared_gate}:
+            return None
+        scores, gate_score = (member(op.outputs.index(v))(graph, op) for v in (mix.scores, mix.shared_gate))
+        if gate_score.bias:
+            return None
+        gate = (gate_score.weight, gate_score.trans_weight)
+        return Router(scores.x, scores.weight, scores.bias, scores.trans_weight, gate, [op])
     found = forms.product(graph, op)
     if found is None or not found.plain or found.trans_x or found.alpha != 1.0 or found.beta != 1.0:
         return None
     router = Router(found.x, found.weight, found.bias, found.trans_weight, None, [op])
     if not mix.shared_gate:
         return router
-    other = graph.producer(mix.shared_gate)
-    gate_form = (
-        forms.product(graph, other) if other is not None and other.kind in forms.product.kinds else None
-    )
-    if other is None or gate_form is None or not gate_form.plain or gate_form.bias or gate_form.trans_x:
+    beside = _products(graph, mix.shared_gate)
+    if beside is None or beside[0].bias:
         return None
-    (x, ops), (rows, views) = (origin(graph, v, only_same=True) for v in (gate_form.x, found.x))
-    if x != rows or gate_form.alpha != 1.0:
+    (x, ops), (rows, views) = (origin(graph, v, only_same=True) for v in (beside[0].x, found.x))
+    if x != rows:
         return None
-    return router._replace(gate=(gate_form.weight, gate_form.trans_weight), ops=[op, other, *ops, *views])
+    own = [op, beside[0].op, *beside[1], *ops, *views]
+    return router._replace(gate=(beside[0].weight, beside[0].trans_weight), ops=own)
 
 
 def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """The mixture that reads a product as its scores; the reshapes around both taken in where they can be."""
-    for slot in graph.readers(op.outputs[0]):
+    for slot in (slot for out in op.outputs if out for slot in graph.readers(out)):
         reader = graph.slots[slot]
         mix = mixture(graph, reader) if reader is not None and reader.kind in mixture.kinds else None
-        if (
-            reader is None
-            or mix is None
-            or mix.scores != op.outputs[0]
-            or mix.attrs.get("selection") == "separate"
-        ):
+        if reader is None or mix is None or mix.scores not in op.outputs:
+            continue
+        if mix.attrs.get("selection") == "separate":
             continue
         router = _router(graph, op, mix)
         if router is None:
@@ -260,13 +257,8 @@ def _around(graph: Graph, mix: Mixture, x: str) -> Iterator[tuple[str, str, list
             if mix.shared and graph.dims(mix.out) == dims:
                 yield base, mix.out, [view]
             readers = [graph.slots[slot] for slot in graph.readers(mix.out)]
-            last = readers[0] if len(readers) == 1 else None
-            if (
-                not mix.shared
-                and last is not None
-                and last.kind in FLAT_KINDS
-                and graph.dims(last.outputs[0]) == dims
-            ):
+            last = readers[0] if len(readers) == 1 and not mix.shared else None
+            if last is not None and last.kind in FLAT_KINDS and graph.dims(last.outputs[0]) == dims:
                 yield base, last.outputs[0], [view, last]
     yield x, mix.out, []
 
@@ -296,7 +288,7 @@ moe_block = Rule(
     The scores never leave the kernel. It is found from the product, so that what refuses a bare
     mixture may still run the experts' products one by one.""",
     finds=find_block,
-    marks=(*sorted(forms.product.kinds), "router_shared_gate_merge"),
+    marks=(*sorted(forms.product.kinds), *_MERGES),
     needs=(guard(rows_keep_their_number),),
     builds=_block,
 )

@@ -42,8 +42,9 @@ class Expert(NamedTuple):
 
 @dataclass
 class Facts:
-    """A mixture as found. rows: the number of tokens; wrong: what fails, by the guard that says it."""
+    """A mixture as found. count: of experts; wrong: what fails, by the guard that says it."""
 
+    root: str
     experts: list[Expert]
     count: int
     k: int
@@ -132,7 +133,7 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
     root = m.root
     gating = _gating(graph, steps, has_up, "second" in products)
     if gating is None:
-        wrong.setdefault("gate_and_up_are_parts", Wrong(products["first"][0], "other parts of it"))
+        wrong.setdefault("gate_and_up_are_parts", Wrong(root, "other parts"))
     limit = _limit(graph, steps)
     if limit is None:
         wrong.setdefault("limits_agree", Wrong(root, "other bounds"))
@@ -255,13 +256,16 @@ def check_alike(graph: Graph, facts: Facts, width: Any) -> None:
     sizes = [_sizes(graph, expert, facts.stacked) for expert in facts.experts]
     for expert, size in zip(facts.experts, sizes, strict=True):
         if size != sizes[0] or expert[6:] != head[6:] or size is None:
-            facts.wrong.setdefault("experts_are_alike", Wrong(expert.first, f"{size} beside {sizes[0]}"))
+            facts.wrong.setdefault("experts_are_alike", Wrong(facts.root, f"{size} beside {sizes[0]}"))
             return
     assert sizes[0] is not None
     count, ins, outs, downs = sizes[0]
     inner = {"none": outs, "two": outs}.get(head.gating, outs // 2 if isinstance(outs, int) else None)
     if ins != width or downs != inner or (facts.stacked and count != facts.count):
-        facts.wrong.setdefault("experts_are_alike", Wrong(head.down, f"{downs} of {inner} lanes"))
+        facts.wrong.setdefault(
+            "experts_are_alike",
+            Wrong(facts.root, f"{downs} of {inner} lanes, {outs} out of {ins} of {width}"),
+        )
 
 
 def _sizes(graph: Graph, expert: Expert, stacked: bool) -> tuple[Any, Any, Any, Any] | None:

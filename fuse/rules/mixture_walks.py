@@ -89,7 +89,7 @@ def _batched(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
         check_sum(m, k, wrong)
         stack = graph.dims(expert.first)
         count = stack[0] if stack and isinstance(stack[0], int) else 0
-        m.bound = {**m.bound, "facts": Facts([expert], count, k, attrs, wrong), "top": top}
+        m.bound = {**m.bound, "facts": Facts(m.root, [expert], count, k, attrs, wrong), "top": top}
         yield m
 
 
@@ -117,7 +117,7 @@ def _looped(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
     numbers = sorted(experts)
     if numbers != list(range(len(numbers))):
         wrong.setdefault("every_expert_is_added", Wrong(m.root, f"experts {numbers}"))
-    facts = Facts([experts[n] for n in numbers], len(experts), k, {"stacked": False, **attrs}, wrong)
+    facts = Facts(m.root, [experts[n] for n in numbers], len(experts), k, {"stacked": False, **attrs}, wrong)
     m.ops += [*_spread_shapes(graph, m.ops)]
     m.bound = {**m.bound, "facts": facts, "top": top}
     yield m

@@ -207,7 +207,7 @@ def shared_gate_is_one_score(m: Match) -> Wrong | None:
         return None
     own, out = m.graph.dims(m["gate"]), m.graph.dims(m.root)
     fine = own is not None and out is not None and own == (*out[:-1], 1)
-    return None if fine else Wrong(m["gate"], f"{dims_text(own)} beside {dims_text(out)}")
+    return None if fine else Wrong(m.root, f"{dims_text(own)} beside {dims_text(out)}")
 
 
 def _moe_shared(m: Match) -> Built:

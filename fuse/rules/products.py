@@ -9,6 +9,7 @@ from fuse import forms
 from fuse.guards import agree, dims_text, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.mixture_form import sums_experts
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 
@@ -311,7 +312,7 @@ def _with_residual(m: Match) -> Built | None:
     graph = m.graph
     if graph.is_constant(m["residual"]) or _feeds_a_norm(graph, m.root) or product.alpha != 1.0:
         return None
-    if graph.producer(m.root) is None or _later_product(graph, m):
+    if graph.producer(m.root) is None or _later_product(graph, m) or sums_experts(graph, m["residual"]):
         return None
     operands = (product.x, product.weight, product.bias, m["residual"])
     return Built("matmul_residual", operands, product_attrs(product))

@@ -64,7 +64,7 @@ def _route(case: Case, scores: Array, choice: Array | None) -> tuple[Array, Arra
 
 
 class _Experts(NamedTuple):
-    """The operands of each expert by name, in f64; None for a bias that is absent."""
+    """The operands of each expert by name, in f64; empty where absent."""
 
     first: Sequence[Array]
     second: Sequence[Array]
@@ -76,11 +76,33 @@ class _Experts(NamedTuple):
 
 def _experts(case: Case, operands: Sequence[Array]) -> _Experts:
     left = iter(operands)
-    found = []
-    for count in expert_counts(case.attrs).values():
-        given = [exact(next(left)) for _ in range(count)]
-        found.append([each for stack in given for each in stack] if case["stacked"] else given)
-    return _Experts(*found)
+    found = {}
+    for name, count in expert_counts(case.attrs).items():
+        given = [next(left) for _ in range(count)]
+        found[name] = [each for stack in given for each in stack] if case["stacked"] else given
+    if case["weight_bits"]:
+        for name in ("first", "second", "down"):
+            zeros = found[f"{name}_zero"] or [None] * len(found[name])
+            stored = zip(found[name], found[f"{name}_scale"], zeros, strict=True)
+            found[name] = [_decoded(case, weight, scale, zero) for weight, scale, zero in stored]
+    return _Experts(*([exact(array) for array in found[name]] for name in _Experts._fields))
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """The numbers of an axis of bytes, the low bits first."""
+    parts = [(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1).astype(np.float64)
+
+
+def _decoded(case: Case, weight: Array, scale: Array, zero: Array | None) -> Array:
+    """(weight - zero) scale: a scale a row, or one for each block of a row."""
+    bits, block = case["weight_bits"], case["weight_block"]
+    values = _unpacked(weight, bits)
+    zeros = np.full(scale.shape, 2.0 ** (bits - 1))
+    if zero is not None:
+        zeros = _unpacked(zero, bits)[..., : scale.shape[-1]]
+    each, less = (np.repeat(a, block, -1) if block else a[..., None] for a in (exact(scale), zeros))
+    return np.asarray((values - less) * each)
 
 
 def _linear(x: Array, weights: Sequence[Array], biases: Sequence[Array], expert: int, trans: int) -> Array:

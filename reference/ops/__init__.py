@@ -17,6 +17,7 @@ from reference.ops.attention import ATTENTION
 from reference.ops.call import Array, Call, Implementation, Value, numpy_dtype, short_dtype
 from reference.ops.contrib import CONTRIB
 from reference.ops.elementwise import ELEMENTWISE, cast
+from reference.ops.mixtures import MIXTURES
 from reference.ops.norms import NORMS, batch_norm
 from reference.ops.products import PRODUCTS, average_pool, max_pool
 from reference.ops.quantized import QUANTIZED
@@ -27,7 +28,7 @@ from reference.ops.shaping import SHAPING
 #: Operators implemented here, by kind.
 OWN: Mapping[str, Implementation] = {
     **ELEMENTWISE, **SHAPING, **REDUCING, **PRODUCTS, **NORMS, **ATTENTION, **CONTRIB, **QUANTIZED,
-    **RECURRENT,
+    **RECURRENT, **MIXTURES,
 }  # fmt: skip
 #: Operators whose own implementation is not for every call: it, and whether a call is onnx.reference's.
 OWN_IN_PART: Mapping[str, tuple[Implementation, Callable[[Call], bool]]] = {
