@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fuse.ir import Graph, Op
+from fuse.placing import aliases
 from fuse.record import Record
 from fuse.report_bytes import size_text
 from fuse.report_rows import Saves
@@ -12,6 +13,11 @@ from fuse.types import UNKNOWN, Dim, Type, add, mul, nbytes
 
 #: Operators that no runtime launches a kernel for: they only say how bytes are read.
 FREE_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+
+
+def launched(op: Op) -> bool:
+    """Whether an op is a kernel, and not only a way to read bytes."""
+    return op.kind not in FREE_VIEWS and not aliases(op)
 
 
 def sum_bytes(types: Iterable[tuple[Type, int]]) -> tuple[Dim, int]:
@@ -44,12 +50,14 @@ class Ledger:
         """What a decision saves or would save; bytes is None where a shape that counts is unknown."""
         fused = row.op if row.op is not None else _as_one(row)
         count: dict[int, int] = {}
-        launches = -1
+        launches = 0
         for part in self._members(fused):
-            if part.kind not in FREE_VIEWS:
+            if launched(part):
                 launches += 1
                 self._moves(part, 1, count)
-        self._moves(fused, -1, count)
+        if launched(fused):
+            launches -= 1
+            self._moves(fused, -1, count)
         key = max(launches, 0), frozenset(count.items())
         found = self._made.get(key)
         if found is None:

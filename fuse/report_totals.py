@@ -7,7 +7,7 @@ from collections.abc import ItemsView, Iterator
 
 from fuse.ir import Graph
 from fuse.report_rows import Coverage, Totals
-from fuse.report_saves import FREE_VIEWS, sum_bytes
+from fuse.report_saves import launched, sum_bytes
 from fuse.types import UNKNOWN, Dim, Type
 
 #: Operators of ai.onnx that are a fusion already; every operator of com.microsoft counts as one.
@@ -49,7 +49,7 @@ def totals(graph: Graph) -> Totals:
             if op is None:
                 continue
             kind = op.kind
-            if kind not in FREE_VIEWS:
+            if launched(op):
                 launches += 1
                 values += {*op.inputs, *op.outputs}
             if op.parts or kind in NATIVE or kind.startswith("com.microsoft."):

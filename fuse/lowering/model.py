@@ -13,6 +13,7 @@ from fuse.lowering import dims
 from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part, stripped
 from fuse.lowering.scope import Names, Scope
 from fuse.lowering.tensors import Place, is_external, sparse
+from fuse.placing import aliases
 from fuse.types import FuseError
 
 #: Initializers need not be graph inputs from this version of the IR on.
@@ -163,14 +164,11 @@ class _Writer:
         for op in scope.graph.slots:
             if op is None:
                 continue
-            if op.placements:
-                raise FuseError(f"{op.kind} {op.path} has a placement, which has no onnx form")
-            if not op.parts:
-                yield from self._leaf(op, scope, shapes)
-                continue
             members = sorted(leaves(op), key=_slot)
-            if any(leaf.slot in owners for leaf in members):
-                # A function's body sees no value around it, but an If's branches read them by name.
+            # A function's body sees no value around it, but an If's branches read them by name. A name
+            # for parts of a value is the operator that copies them: onnx has no other form for it.
+            plain = not op.parts or aliases(op) or any(leaf.slot in owners for leaf in members)
+            if plain:
                 for leaf in members:
                     yield from self._leaf(leaf, scope, shapes)
             else:

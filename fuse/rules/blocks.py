@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fuse import forms
-from fuse.ir import Graph, Op
+from fuse.ir import Graph, Op, written
 from fuse.match import Match
 from fuse.rule import Built, Rule
 
@@ -93,9 +93,9 @@ def _take_flattening(graph: Graph, ops: dict[int, Op], sources: set[str]) -> Non
 
 def _data(graph: Graph, op: Op) -> list[str]:
     """The operands that carry the activation on: of a cache the new rows, of a rotation x."""
-    if op.kind in forms.append.kinds or op.kind == "Concat":
+    if op.kind == "Concat":
         return [op.inputs[-1]]
-    if op.kind in ("rope_kv_append", "qk_norm_rope_kv_append"):
+    if op.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"}:
         return [op.inputs[1]]
     return [next((v for v in op.inputs if v and not graph.is_constant(v)), "")]
 
@@ -113,7 +113,7 @@ def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     caches = tuple(
         v
         for one in ops
-        if one.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"}
+        if one.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"} or written(one)
         for v in one.outputs
         if graph.is_output(v) or any(slot not in inside for slot in graph.readers(v))
     )

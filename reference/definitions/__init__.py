@@ -55,9 +55,10 @@ def operand_names(op: Op) -> tuple[str, ...]:
 
 
 def composite(op: Op) -> bool:
-    """Whether a class is defined by its members in order (a block, a region), not by one closed form."""
+    """Whether an op is defined by its members in order, not by one closed form: a block, a region, or
+    a placed op, whose members are the layout operators and the op that computes."""
     declared = CLASSES.get(op.kind)
-    return declared is not None and declared.composite
+    return bool(op.placements) or (declared is not None and declared.composite)
 
 
 def define(op: Op, operands: Sequence[Array | None], types: Sequence[Type]) -> tuple[Array, ...]:
