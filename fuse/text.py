@@ -5,6 +5,12 @@
       | p = Pow(s, two)
       | m = ReduceMean(p, axes) {keepdims=1}
 
+What is read or written in place is shown as the part of the wider value that it is:
+
+    q = rope(qkv[0:64 of 192], cos, sin)
+    k = rope(x, cos, sin) -> cache[rows P:P + S of P + S]
+    g, u = Split(both) is both[0:64 of 128] is both[64:128 of 128]
+
 The same graph gives the same text. Values of a body are shown without the path of its owner.
 """
 
@@ -12,10 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from fuse.ir import Graph, Op, Tensor
+from fuse.placement import Read
 from fuse.types import BITS, Expr, Type
 
 _INDENT = "  "
@@ -46,12 +54,18 @@ def _graph(graph: Graph, types: bool) -> Iterator[str]:
 
 def _op(op: Op, graph: Graph, types: bool) -> Iterator[str]:
     results = ", ".join(_value(value, graph, types) for value in op.outputs)
-    operands = ", ".join(_short(value, graph) for value in op.inputs)
+    reads = {placement.operand: placement for placement in op.placements if isinstance(placement, Read)}
+    short = partial(_short, graph=graph)
+    operands = ", ".join(
+        reads[number].shown(short) if number in reads else short(value)
+        for number, value in enumerate(op.inputs)
+    )
     line = f"{results} = {op.kind}({operands})"
     attrs = {key: value for key, value in op.attrs.items() if not isinstance(value, Graph)}
     if attrs:
         line += f" {{{_attributes(attrs)}}}"
-    yield line + "".join(f" {placement}" for placement in op.placements)
+    places = [placement for placement in op.placements if not isinstance(placement, Read)]
+    yield line + "".join(f" {placement.shown(short)}" for placement in places)
     for part in op.parts:
         for inner in _op(part, graph, types):
             yield _PART + inner

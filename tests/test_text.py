@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 from fuse.ir import Op
 from fuse.lift import load
+from fuse.placement import Alias, Axes, Item, Land, Part, Read, Rows, Shape
 from fuse.text import op_text, short_float, text
 
 NORM = """(f32[B, 8] x, f32[B, 8] r) => (f32[B, 8] y)
@@ -107,9 +108,20 @@ def test_dims() -> None:
 
 
 def test_placements_follow_the_op() -> None:
-    graph = load(model("(f32[2] x) => (f32[2] y) { y = Relu(x) }"))
-    graph.slots[0] = graph.ops[0]._replace(placements=("-> cache[rows pos]",))
-    assert text(graph) == "y = Relu(x) -> cache[rows pos]"
+    graph = load(
+        model("(f32[2,4] x, f32[3,4] past) => (f32[5,4] y) { r = Relu(x) y = Concat<axis = 0>(past, r) }")
+    )
+    landing = Land(0, "r", "y", "past", "rows", -2, 5, ((3, 5),))
+    graph.slots[0] = graph.ops[0]._replace(placements=(Read(0, "x", "past", (Part(-2, 0, 2, 3),)), landing))
+    assert text(graph).splitlines()[0] == "r = Relu(past[0:2 of 3, :]) -> past[rows 3:5 of 5]"
+
+
+def test_views_in_words() -> None:
+    views = (Rows("ids", (2,)), Item(-1, 1, 3), Axes((1, 0)), Shape((4, 2)), Part(-1, 0, 2, 2, 2))
+    assert str(Read(0, "v", "table", views)) == "table[rows ids][1 of 3][axes 1,0][as 4,2][0:2:2 of 2]"
+    assert str(Alias(0, "qkv", (Part(-1, 0, 2, 6),))) == "is qkv[0:2 of 6]"
+    assert str(Land(0, "r", "wide", "", "units", -1, 9, ((0, 3), (6, 9)))) == "-> wide[units 0:3, 6:9 of 9]"
+    assert str(Land(0, "r", "wide", "cache", "rows", -2, 9, (), "at")) == "-> cache[rows at]"
 
 
 @pytest.mark.parametrize(
