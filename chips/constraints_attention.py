@@ -22,7 +22,9 @@ def head_dim(at: Operands, want: HeadDim) -> Answer:
 
 def mask(at: Operands, want: tuple[str, ...]) -> Answer:
     """mask {want}"""
-    steps = tuple(step for step in at.attr("mask") if step != "cap")
+    steps = tuple(step for step in at.attr("mask") if step not in ("cap", "sink"))
+    if "sink" in at.attr("mask") and "sinks" not in want:
+        return "sinks"
     if len(steps) > 1:
         return f"{len(steps)} masks: {', '.join(steps)}"
     kinds = {"add": "additive", "keep": "bool", "drop": "bool", "divide": "a mask that divides"}

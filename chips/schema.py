@@ -12,7 +12,7 @@ Sources = Annotated[tuple[Sentence, ...], Field(min_length=1)]
 #: the runtime's source or shipped binary. docs: read in documentation.
 Evidence = Literal["ran", "emulated", "source", "docs"]
 Dtype = Literal["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "i8", "u8", "i32", "i64"]
-MaskKind = Literal["none", "causal", "bool", "additive"]
+MaskKind = Literal["none", "causal", "bool", "additive", "sinks"]
 RopeForm = Literal["half", "interleaved", "pairs_to_halves", "halves_to_pairs"]
 Scoring = Literal["softmax", "softmax_chosen", "sigmoid", "none"]
 Selection = Literal["scores", "biased", "grouped", "separate"]

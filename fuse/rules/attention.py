@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from fuse import layout as lay
-from fuse.guards import casts_to_float
+from fuse.guards import casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.layout import Atom, Layout
 from fuse.match import Match
@@ -18,15 +16,19 @@ from fuse.pattern import (
     LAST,
     Add,
     Cast,
+    Concat,
     Div,
     Einsum,
+    Expand,
     FusedMatMul,
     IsNaN,
     MatMul,
     Mul,
     Reshape,
     Runtime,
+    Slice,
     Softmax,
+    Sub,
     Tanh,
     Transpose,
     Where,
@@ -36,10 +38,13 @@ from fuse.pattern import (
     star,
 )
 from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.attention_axes import Stops, any_order, heads_first, letters, result_layout
+from fuse.rules.attention_masks import HIDDEN, adds_nothing, always_true, first_lanes, lower_triangle
 from fuse.types import FLOATS, Dim
 
+ReduceMax = kind("ReduceMax")
 q, k, v = anything("q"), anything("k"), anything("v")
-fill = constant("fill", test=lambda number: number <= -1e4, want="at most -1e4 or -inf")
+fill = constant("fill", test=lambda number: number <= HIDDEN, want="at most -1e4 or -inf")
 c, c2 = constant("c"), constant("c2")
 softcap = kind("softcap")
 
@@ -54,21 +59,23 @@ SCORE_STEPS = {
     "cast": Cast(HOLE),
     "reshape": Reshape(HOLE),
     "add": Add(HOLE, anything("mask")),
+    "sink": Concat(HOLE, Expand(anything("sink")) | anything("sink"), axis=LAST),
+    "shift": Sub(HOLE, ReduceMax(HOLE, axes=LAST, keepdims=1)),
 }
 #: What may stand between the softmax and the product with v.
 PROBABILITY_STEPS = {
     "nan_guard": Where(IsNaN(HOLE), constant(0), HOLE),
     "cast": Cast(HOLE),
     "reshape": Reshape(HOLE),
+    "without_sink": Slice(HOLE),
 }
 product = MatMul(q, k) | FusedMatMul(q, k) | Einsum(q, k)
-softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape"]), axis=LAST)
-probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape"])
+softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape", "sink"]), axis=LAST)
+probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape", "without_sink"])
 core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
 OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
 
-Stops = Callable[[Layout], bool]
-INNER = frozenset({"add", "keep", "drop", "cap", "divide"})
+INNER = frozenset({"add", "keep", "drop", "cap", "divide", "sink"})
 
 
 @dataclass
@@ -103,6 +110,27 @@ def caps_agree(m: Match) -> Wrong | None:
     return None
 
 
+def sink_is_cut_off(m: Match) -> Wrong | None:
+    """the column of sinks joined to the scores, one number a head, is the one cut off after the softmax"""
+    joined = [step for step in m.taken("scores") if step.step == "sink"]
+    cut = [step for step in m.taken("probabilities") if step.step == "without_sink"]
+    if not joined and not cut:
+        return None
+    if len(joined) != 1 or len(cut) != 1:
+        return Wrong((joined or cut)[0].value, f"{len(joined)} columns of sinks, {len(cut)} cuts")
+    graph, at = m.graph, joined[0]
+    above = [step.step for step in m.taken("scores")[: m.taken("scores").index(at)]]
+    if set(above) - {"shift", "cast"}:
+        return Wrong(at.value, f"{above[-1]} of scores and sinks together")
+    op = graph.producer(at.value)
+    scores, left = graph.dims(op.inputs[0]) if op is not None else None, graph.dims(cut[0].value)
+    sink = graph.dims(at.bound["sink"])
+    column = sink is not None and len(sink) == 4 and sink[-1] == 1
+    if not column or scores is None or len(scores) != 4 or left is None or left[-1] != scores[-1]:
+        return Wrong(at.value, f"sinks {dims_text(sink)}, {dims_text(left)} left")
+    return None if first_lanes(graph, cut[0].value) else Wrong(cut[0].value, "another cut")
+
+
 def products_fit(m: Match) -> Wrong | None:
     """the scores are q times k transposed, and the probabilities weigh rows of v"""
     both = products(m)
@@ -122,71 +150,6 @@ def products(m: Match) -> tuple[Op, Op] | None:
     score = [op for op in found if op.inputs[:2] == (m["q"], m["k"])]
     out = [op for op in found if op not in score[:1] and op.inputs[1] == m["v"]]
     return (score[0], out[0]) if score and out else None
-
-
-def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str] | None:
-    """The axes of a product's operands and result: b h s d, b h d t, b h s t (t: rows of k).
-
-    None where the product is none of these (other batch axes, an Einsum over something else).
-    """
-    first, second = graph.dims(op.inputs[0]), graph.dims(op.inputs[1])
-    if first is None or second is None:
-        return None
-    rows, width, columns = ("s", "d", "t") if left == "q" else ("s", "t", "d")
-    if op.kind == "Einsum":
-        return _einsum_letters(str(op.attrs.get("equation", "")), rows, width, columns)
-    rank = max(len(first), len(second))
-    if len(first) != len(second) or rank not in (2, 3, 4):
-        return None
-    batch = {2: (), 3: ("bh",), 4: ("b", "h")}[rank]
-    if op.attrs.get("transBatchA") or op.attrs.get("transBatchB"):
-        return None
-    a = (width, rows) if op.attrs.get("transA") else (rows, width)
-    b = (columns, width) if op.attrs.get("transB") else (width, columns)
-    return " ".join((*batch, *a)), " ".join((*batch, *b)), " ".join((*batch, rows, columns))
-
-
-def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple[str, str, str] | None:
-    terms, arrow, out = equation.replace(" ", "").partition("->")
-    both = terms.split(",")
-    if not arrow or len(both) != 2 or "." in equation:
-        return None
-    a, b = both
-    shared = [x for x in out if x in a and x in b]
-    inner = [x for x in a if x in b and x not in out]
-    row, column = [x for x in out if x not in b], [x for x in out if x not in a]
-    if len(inner) != 1 or len(row) != 1 or len(column) != 1 or len(shared) not in (0, 1, 2):
-        return None
-    names = dict(zip(shared, {0: (), 1: ("bh",), 2: ("b", "h")}[len(shared)], strict=True))
-    names |= {inner[0]: width, row[0]: rows, column[0]: columns}
-    if set(a) - names.keys() or set(b) - names.keys():
-        return None
-    return tuple(" ".join(names[x] for x in term) for term in (a, b, out))  # type: ignore[return-value]
-
-
-def _always_true(graph: Graph, value: str) -> bool:
-    """Whether a boolean mask is a small constant of ones, spread or reshaped."""
-    for _ in range(8):
-        tensor = graph.constant(value)
-        if tensor is not None:
-            array = tensor.small()
-            return array is not None and array.dtype == np.bool_ and bool(array.all())
-        op = graph.producer(value)
-        if op is None or op.kind not in ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose"):
-            return False
-        value = op.inputs[0]
-    return False
-
-
-def _adds_nothing(graph: Graph, value: str) -> bool:
-    """Whether an added mask is zero everywhere: chosen by a condition that is always true."""
-    op = graph.producer(value)
-    return (
-        op is not None
-        and op.kind == "Where"
-        and _always_true(graph, op.inputs[0])
-        and graph.scalar(op.inputs[1]) == 0
-    )
 
 
 def read_scores(m: Match, score: Op) -> Reading | None:
@@ -210,7 +173,7 @@ def read_scores(m: Match, score: Op) -> Reading | None:
             if number == 0.0:
                 return None
             reading.scale *= number if step.step == "scale" else 1 / number
-        elif step.step != "cast":
+        elif step.step not in ("cast", "shift"):
             _read_mask(graph, reading, step.step, step.value, step.bound)
     return reading
 
@@ -224,9 +187,9 @@ def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[s
         reading.softcap = cap
         reading.masks.append(("cap", "", "", 0.0))
         return
-    name = {"add": "mask", "keep": "keep", "drop": "drop", "divide": "divisor"}[what]
+    name = {"add": "mask", "divide": "divisor"}.get(what, what)
     operand = bound[name]
-    if (what == "add" and _adds_nothing(graph, operand)) or (what == "keep" and _always_true(graph, operand)):
+    if (what == "add" and adds_nothing(graph, operand)) or (what == "keep" and always_true(graph, operand)):
         return
     number = float(graph.scalar(bound["fill"]) or 0.0) if what in ("keep", "drop") else 0.0
     reading.masks.append((what, operand, where, number))
@@ -240,16 +203,6 @@ def _mask_layout(layout: Layout) -> str:
     return " ".join(
         "".join(f"w{atom.size}" if atom.letter == "w" else atom.letter for atom in axis) for axis in layout
     )
-
-
-def heads_first(layout: Layout) -> bool:
-    """Axes as most kernels want them: heads before rows."""
-    return lay.text(layout) in ("b h s d", "bh s d", "s d")
-
-
-def any_order(axes: frozenset[str]) -> Stops:
-    """Axes in any order, as long as each is one of these."""
-    return lambda layout: all("".join(atom.letter for atom in axis) in axes for axis in layout)
 
 
 def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stops) -> tuple[str, Layout, Dim]:
@@ -292,25 +245,6 @@ def _heads(*layouts: Layout) -> int:
                 if atom.letter == "h" and isinstance(atom.size, int):
                     return atom.size
     return 0
-
-
-def result_layout(m: Match, layout: Layout) -> Layout | None:
-    """The axes of the result, through the layout operators of the star `out`."""
-    graph = m.graph
-    for step in reversed(m.taken("out")):
-        op = graph.producer(step.value)
-        dims = graph.dims(step.value)
-        if op is None or dims is None:
-            return None
-        if op.kind == "Transpose":
-            perm = op.attrs.get("perm") or tuple(range(len(dims)))[::-1]
-            layout = tuple(layout[axis] for axis in perm)
-        else:
-            again = lay.regroup([atom for axis in layout for atom in axis if atom.letter != "1"], dims)
-            if again is None:
-                return None
-            layout = again
-    return layout
 
 
 def build(m: Match) -> Iterator[Built]:
@@ -404,6 +338,9 @@ def _built(
         attrs |= {"fill": fills} if fills else {}
         where = tuple(layout for what, _, layout, _ in masks if what != "cap")
         attrs |= {"mask_layouts": where} if any(where) else {}
+    hiding = [mask for mask in masks if mask[0] not in ("cap", "sink")]
+    if len(hiding) == 1 and lower_triangle(graph, hiding[0][0], hiding[0][1]):
+        attrs["causal"] = True
     if reading.softcap:
         attrs["softcap"] = reading.softcap
     if any(step.step == "nan_guard" for step in m.taken("probabilities")):
@@ -428,6 +365,7 @@ attention = Rule(
         guard(products_fit),
         guard(scale_stands_below_masks),
         guard(caps_agree),
+        guard(sink_is_cut_off),
     ),
     builds=build,
 )

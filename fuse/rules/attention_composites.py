@@ -12,7 +12,7 @@ from fuse.layout import Atom, Layout
 from fuse.match import Match
 from fuse.pattern import HOLE, Mul, Reshape, Sigmoid, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.rules.attention import result_layout
+from fuse.rules.attention_axes import result_layout
 from fuse.rules.delta_solve import integers
 from fuse.types import divide
 
@@ -140,7 +140,7 @@ def find(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
         return
     m = Match(graph, budget)
     m.root, m.ops = top.outputs[0], [top]
-    begin = _joined(graph, found.k, found.v)
+    begin = 0 if found.k == found.v else _joined(graph, found.k, found.v)
     if begin is None:
         cut = _lanes(graph, found.v)
         if cut is None or cut[0] != found.k:

@@ -13,7 +13,7 @@ from fuse.ir import Graph, Op, Tensor
 from fuse.match import Match
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
-from fuse.rules.attention import Stops, any_order
+from fuse.rules.attention_axes import Stops, any_order
 from fuse.rules.delta_solve import Solve, from_end, index_ops
 
 #: How far the start of the solve, and the rows of a chunk, may be from what leads to them, in ops.

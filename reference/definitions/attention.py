@@ -144,8 +144,16 @@ def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     value = opened(exact(v), case["v_layout"], heads // groups)
     batch = query.shape[0]
     key, value = (shared(part, query.shape[1], batch, groups) for part in (key, value))
-    scores = masked(case, case["scale"] * (query @ key.swapaxes(-1, -2)), masks)
-    return closed(shares(scores, case["empty_rows"]) @ value, case["out_layout"])
+    entries = tuple(case["mask"])
+    sink = exact(masks[0]) if entries[:1] == ("sink",) else None
+    inner = (
+        case if sink is None else Case({**case.attrs, "mask": entries[1:], "mask_layouts": ()}, case.types)
+    )
+    scores = masked(inner, case["scale"] * (query @ key.swapaxes(-1, -2)), masks[sink is not None :])
+    if sink is not None:
+        scores = np.concatenate([scores, np.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
+    weights = shares(scores, case["empty_rows"])
+    return closed(weights[..., : key.shape[2]] @ value, case["out_layout"])
 
 
 def attn_output_gate(case: Case, q: Array, k: Array, v: Array, gate: Array, *masks: Array) -> Array:

@@ -1,0 +1,81 @@
+"""The axes of an attention's products and of its result, as letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuse import layout as lay
+from fuse.ir import Graph, Op
+from fuse.layout import Layout
+from fuse.match import Match
+
+Stops = Callable[[Layout], bool]
+
+
+def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str] | None:
+    """The axes of a product's operands and result: b h s d, b h d t, b h s t (t: rows of k).
+
+    None where the product is none of these (other batch axes, an Einsum over something else).
+    """
+    first, second = graph.dims(op.inputs[0]), graph.dims(op.inputs[1])
+    if first is None or second is None:
+        return None
+    rows, width, columns = ("s", "d", "t") if left == "q" else ("s", "t", "d")
+    if op.kind == "Einsum":
+        return _einsum_letters(str(op.attrs.get("equation", "")), rows, width, columns)
+    rank = max(len(first), len(second))
+    if len(first) != len(second) or rank not in (2, 3, 4):
+        return None
+    batch = {2: (), 3: ("bh",), 4: ("b", "h")}[rank]
+    if op.attrs.get("transBatchA") or op.attrs.get("transBatchB"):
+        return None
+    a = (width, rows) if op.attrs.get("transA") else (rows, width)
+    b = (columns, width) if op.attrs.get("transB") else (width, columns)
+    return " ".join((*batch, *a)), " ".join((*batch, *b)), " ".join((*batch, rows, columns))
+
+
+def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple[str, str, str] | None:
+    terms, arrow, out = equation.replace(" ", "").partition("->")
+    both = terms.split(",")
+    if not arrow or len(both) != 2 or "." in equation:
+        return None
+    a, b = both
+    shared = [x for x in out if x in a and x in b]
+    inner = [x for x in a if x in b and x not in out]
+    row, column = [x for x in out if x not in b], [x for x in out if x not in a]
+    if len(inner) != 1 or len(row) != 1 or len(column) != 1 or len(shared) not in (0, 1, 2):
+        return None
+    names = dict(zip(shared, {0: (), 1: ("bh",), 2: ("b", "h")}[len(shared)], strict=True))
+    names |= {inner[0]: width, row[0]: rows, column[0]: columns}
+    if set(a) - names.keys() or set(b) - names.keys():
+        return None
+    return tuple(" ".join(names[x] for x in term) for term in (a, b, out))  # type: ignore[return-value]
+
+
+def heads_first(layout: Layout) -> bool:
+    """Axes as most kernels want them: heads before rows."""
+    return lay.text(layout) in ("b h s d", "bh s d", "s d")
+
+
+def any_order(axes: frozenset[str]) -> Stops:
+    """Axes in any order, as long as each is one of these."""
+    return lambda layout: all("".join(atom.letter for atom in axis) in axes for axis in layout)
+
+
+def result_layout(m: Match, layout: Layout) -> Layout | None:
+    """The axes of the result, through the layout operators of the star `out`."""
+    graph = m.graph
+    for step in reversed(m.taken("out")):
+        op = graph.producer(step.value)
+        dims = graph.dims(step.value)
+        if op is None or dims is None:
+            return None
+        if op.kind == "Transpose":
+            perm = op.attrs.get("perm") or tuple(range(len(dims)))[::-1]
+            layout = tuple(layout[axis] for axis in perm)
+        else:
+            again = lay.regroup([atom for axis in layout for atom in axis if atom.letter != "1"], dims)
+            if again is None:
+                return None
+            layout = again
+    return layout
