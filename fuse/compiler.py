@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
+from fuse.final import final
 from fuse.ir import Graph, Op, leaves
 from fuse.placing import realized
 from fuse.record import Miss, Record
@@ -297,55 +298,10 @@ def optimize(
     work.close()
     if progress is not None:
         progress(len(plan), len(plan), "done")
-    return Optimized(work.graph, graph, _final(work.records), shim.name, shim.sha256, held, plan)
+    return Optimized(work.graph, graph, final(work.records), shim.name, shim.sha256, held, plan)
 
 
 def _wanted_later(last: Mapping[str, int], now: int, rule: Rule) -> Callable[[str], bool]:
     """Whether a stone of a class stays: a step from now on reads it, and that step is not held off
     by a rule that matches primitives."""
     return lambda kind: not rule.primitives and last.get(kind, -1) >= now
-
-
-def _final(records: list[Record]) -> tuple[Record, ...]:
-    """The records less the near misses whose place of fault was fused after all, and doubles.
-
-    Of near misses that name one fault at one place, the rule whose pattern holds most stays.
-    """
-    taken: set[tuple[str, str]] = set()
-    for record in records:
-        if record.outcome in ("fired", "refused") and not _gathers(record.builds):
-            taken.update((record.graph, v) for op in record.ops for v in op.outputs)
-    best: dict[tuple[str, str], Record] = {}
-    for record in records:
-        miss = record.miss
-        if miss is None:
-            continue
-        key = (miss.code, miss.at)
-        held = best.get(key)
-        if held is None or (miss.of, miss.matched) > (held.miss.of, held.miss.matched):  # type: ignore[union-attr]
-            best[key] = record
-
-    def stays(record: Record) -> bool:
-        miss = record.miss
-        if miss is None:
-            return True
-        return best[(miss.code, miss.at)] is record and not _fused_after_all(record, taken)
-
-    return tuple(record for record in records if stays(record))
-
-
-def _gathers(name: str) -> bool:
-    """A class that only gathers what stands (a region, a block): no other reading of a place."""
-    return name in CLASSES and CLASSES[name].composite
-
-
-def _fused_after_all(record: Record, taken: set[tuple[str, str]]) -> bool:
-    """Whether the op that carries the fault is inside a fused op now."""
-    miss: Any = record.miss
-    if (record.graph, miss.at) in taken:
-        return (
-            miss.code not in ("read_elsewhere", "graph_output", "captured")
-            or (record.graph, record.root) in taken
-        )
-    takers = [op for op in record.ops if miss.at in op.inputs]
-    return bool(takers) and all((record.graph, v) in taken for op in takers for v in op.outputs[:1])

@@ -42,13 +42,12 @@ def explain(sweep: Sweep) -> None:
     rule = compiled.rule
     telling = [op for kind in (*rule.marks, *compiled.hints) for op in graph.of_kind(kind)]
     for mark in sorted(telling, key=lambda op: op.slot):
-        best: Near | None = None
-        for root in near_roots(compiled, graph, mark):
-            near = _near(sweep, root, mark)
-            if near is not None and (best is None or fuller(near, best)):
-                best = near
-        if best is not None:
-            sweep.keep(best)
+        roots = near_roots(compiled, graph, mark)
+        for alike in (False, True) if compiled.matcher is not None else (False,):
+            found = [near for root in roots if (near := _near(sweep, root, mark, alike)) is not None]
+            if found:
+                sweep.keep(max(found, key=lambda near: (near.matched, near.of)))
+                break
 
 
 def explain_larger(sweep: Sweep, root: str, mark: Op) -> None:
@@ -109,9 +108,9 @@ def _readers(graph: Graph, op: Op) -> Iterator[Op]:
                 yield reader
 
 
-def _near(sweep: Sweep, root: Op, mark: Op) -> Near | None:
+def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
     rule = sweep.compiled.rule
-    for match in sweep.matches(root, mark, 1):
+    for match in sweep.matches(root, mark, 1, alike):
         if rule.place is not None and not rule.place(match):
             continue
         fault = match.fault
@@ -120,7 +119,7 @@ def _near(sweep: Sweep, root: Op, mark: Op) -> Near | None:
             if not isinstance(whole, Fault):
                 continue
             fault = whole
-        elif fault.code == "op" and any(guard.check(match) for guard in rule.needs):
+        elif (alike or fault.code == "op") and any(guard.check(match) for guard in rule.needs):
             continue
         if not _tells(sweep.compiled, match, fault):
             continue
@@ -138,10 +137,7 @@ def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
     wrong = fault.at if fault.code == "op" else ""
     standing = any(op.kind in (*rule.marks, *compiled.hints) and op.outputs[0] != wrong for op in match.ops)
     nodes = match.fixed() - (fault.code == "op")
-    if fault.code in ("op", "same_value"):
-        evidence = nodes + match.agreed
-    else:
-        evidence = nodes + 1
+    evidence = nodes + match.agreed if fault.code in ("op", "same_value") else nodes + 1
     if rule.almost is not None and rule.almost(match, fault):
         return True
     return evidence >= (LEAST_EVIDENCE if standing else LONE_EVIDENCE)

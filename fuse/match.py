@@ -50,13 +50,15 @@ class Taken(NamedTuple):
 class Match:
     """A match under way, and the result: what is bound, the ops that are parts, the steps taken.
 
-    budget: faults that may still be met. explains: it began with a budget. agreed: how often a named
+    budget: faults that may still be met. explains: it began with a budget. alike: only an attribute may
+    be wrong, and that in several places alike. agreed: how often a named
     value was met again, or a number was the wanted one, while explaining. stood: where a pattern that
     occurs in several places has held.
     """
 
     __slots__ = (
         "agreed",
+        "alike",
         "at",
         "bound",
         "budget",
@@ -72,8 +74,8 @@ class Match:
         "stood",
     )
 
-    def __init__(self, graph: Graph, budget: int = 0) -> None:
-        self.graph, self.budget, self.explains = graph, budget, budget > 0
+    def __init__(self, graph: Graph, budget: int = 0, alike: bool = False) -> None:
+        self.graph, self.budget, self.explains, self.alike = graph, budget, budget > 0, alike
         self.bound: dict[str, Any] = {}
         self.ops: list[Op] = []
         self.steps: list[Taken] = []
@@ -123,7 +125,7 @@ class Match:
             held[:2] == (code, at) or (code == "attribute" and (held[0], *held[2:4]) == (code, want, got))
         ):
             return True
-        if self.budget < 1:
+        if self.budget < 1 or (self.alike and code != "attribute"):
             return False
         self.budget -= 1
         self.fault = Fault(code, at, want, got, path)

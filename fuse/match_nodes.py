@@ -133,7 +133,7 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
             return False
         mark = m.save()
         m.ops.append(op)
-        if best_of(m, value, one_odd if m.budget and count else in_order):
+        if best_of(m, value, one_odd if m.budget and not m.alike and count else in_order):
             return True
         m.restore(mark)
         return wrong_order(m, value, op)
@@ -152,7 +152,11 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
         mark = m.save()
         if not m.spend("op", op.outputs[0], label, op.kind, path):
             return False
-        if output == 0 and substitutes(op, kinds, count) and all(attribute_fits(m, op, *a) for a in pattern.attrs):
+        if (
+            output == 0
+            and substitutes(op, kinds, count)
+            and all(attribute_fits(m, op, *a) for a in pattern.attrs)
+        ):
             m.ops.append(op)
             if best_of(m, value, in_order):
                 return True

@@ -11,14 +11,14 @@ FAMILIES: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "Add Sub Mul Div Pow Max Min",
-        "Sqrt Reciprocal Exp Log Abs Neg Erf Tanh Sigmoid Relu Sin Cos Softplus Softsign Elu Selu HardSigmoid "
-        "Ceil Floor Round Sign Gelu Swish HardSwish Mish LeakyRelu",
-        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceProd ReduceSumSquare ReduceLogSumExp ReduceLogSum",
+        "Sqrt Reciprocal Exp Log Abs Neg Erf Tanh Sigmoid Relu Sin Cos Softplus Softsign Elu Selu "
+        "HardSigmoid Ceil Floor Round Sign Gelu Swish HardSwish Mish LeakyRelu",
+        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceProd ReduceSumSquare "
+        "ReduceLogSumExp ReduceLogSum",
         "Softmax LogSoftmax Hardmax",
         "IsNaN IsInf",
     )
 )
-
 #: Operators of one operand that keep every element in its place.
 UNARY = FAMILIES[1]
 

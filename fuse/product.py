@@ -48,7 +48,9 @@ def multiply_out(graph: Graph, value: str, keep: frozenset[str], odd: _Odd = _NO
             tree.constants.append((at, float(number), taker))
         elif at == odd.constant:
             continue
-        elif op is not None and (op.kind == "Mul" or op.slot == odd.op) and len(tree.ops) < MAX_MULTIPLICATIONS:
+        elif (
+            op is not None and (op.kind == "Mul" or op.slot == odd.op) and len(tree.ops) < MAX_MULTIPLICATIONS
+        ):
             tree.ops.append(op)
             todo += [(operand, op) for operand in reversed(op.inputs)]
         elif op is not None and op.kind == "Div" and graph.scalar(op.inputs[1]):
@@ -123,7 +125,12 @@ class _Product:
         if root.kind == "Div" and rough is None:
             tops.append(root)
         for op in (*tops, *made):
-            if op is not None and not op.parts and op.kind not in ("Mul", "Pow") and substitutes(op, ("Mul",), 2):
+            if (
+                op is not None
+                and not op.parts
+                and op.kind not in ("Mul", "Pow")
+                and substitutes(op, ("Mul",), 2)
+            ):
                 yield Fault("op", op.outputs[0], "Mul", op.kind, self.path), _Odd(op=op.slot)
         for at, _ in factors:
             if constant_like(graph, at, scalar=True):

@@ -59,7 +59,9 @@ def compile_rule(rule: Rule) -> CompiledRule:
     height = max(depth_of(rule.finds, frozenset({mark})) for mark in telling)
     kinds = all_kinds(rule.finds)
     near_above, near_roots = near_kinds(above), near_kinds(roots)
-    return CompiledRule(rule, compile_pattern(rule.finds), kinds, above, roots, near_above, near_roots, height)
+    return CompiledRule(
+        rule, compile_pattern(rule.finds), kinds, above, roots, near_above, near_roots, height
+    )
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Sweep:
         return True
 
     def _roots(self, mark: Op, roots: frozenset[str]) -> list[Op]:
-        """The ops of these kinds above a mark, reached through kinds that may stand between; farthest first."""
+        """The ops of these kinds above a mark, through kinds that may stand between, farthest first."""
         graph, slots, above = self.graph, self.graph.slots, self.compiled.above
         found = [mark] if mark.kind in roots else []
         seen = {mark.slot}
@@ -155,7 +157,7 @@ class Sweep:
         found.sort(key=lambda op: -op.slot)
         return found
 
-    def matches(self, root: Op, mark: Op, budget: int) -> Iterator[Match]:
+    def matches(self, root: Op, mark: Op, budget: int, alike: bool = False) -> Iterator[Match]:
         rule, matcher = self.compiled.rule, self.compiled.matcher
         if matcher is None:
             assert not isinstance(rule.finds, Pattern)
@@ -165,7 +167,7 @@ class Sweep:
         for value in root.outputs:
             if not value:
                 continue
-            match = Match(self.graph, budget)
+            match = Match(self.graph, budget, alike)
             match.root = value
             if matcher(match, value) and any(op.slot == mark.slot for op in match.ops):
                 yield match

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fuse.ir import Graph, Op
+from fuse.ir import Op
 from fuse.match import Fault, Match
 from fuse.pattern import Pattern
 from fuse.placement import Placement

@@ -68,7 +68,9 @@ class Draft:
 
     def constant(self, array: np.ndarray, hint: str = "planted_constant") -> str:
         name = self.fresh(hint)
-        self.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+        self.graph.initializer.append(
+            numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        )
         return name
 
     def input(self, array: np.ndarray, hint: str = "planted_input") -> str:
@@ -180,7 +182,13 @@ class Place:
         first = min(op.slot for op in self.ops)
         best = None
         for other, slot in base.producer.items():
-            if slot >= first or other in own or other in self.inside or other == value or other in base.derived:
+            if (
+                slot >= first
+                or other in own
+                or other in self.inside
+                or other == value
+                or other in base.derived
+            ):
                 continue
             if base.lifted[slot].kind in ("MatMul", "Gemm"):
                 continue

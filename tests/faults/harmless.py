@@ -94,7 +94,11 @@ def axis_from_the_front(draft: Draft, place: Place) -> bool:
     done = False
     for op in place.ops:
         rank = len(place.dims(op.inputs[0])) if op.inputs else 0
-        node = draft.node(op.outputs[0]) if op.kind.startswith(("Reduce", "Softmax", "Concat", "LayerNorm")) else None
+        node = (
+            draft.node(op.outputs[0])
+            if op.kind.startswith(("Reduce", "Softmax", "Concat", "LayerNorm"))
+            else None
+        )
         if node is None or not rank:
             continue
         if op.kind.startswith("Reduce"):
@@ -117,7 +121,9 @@ def number_spread(rank: int) -> Change:
         for op in place.of("Add", "Mul", "Div", "Pow"):
             node = draft.node(op.outputs[0])
             for index, value in enumerate(op.inputs[:2]):
-                array = draft.array(draft.below(node.input[index])) if place.scalar(value) is not None else None
+                array = (
+                    draft.array(draft.below(node.input[index])) if place.scalar(value) is not None else None
+                )
                 if array is not None and rank <= len(place.dims(op.outputs[0])):
                     node.input[index] = draft.constant(array.reshape((1,) * rank), "number")
                     done = True
@@ -188,7 +194,11 @@ def constants_as_nodes(draft: Draft, place: Place) -> bool:
 def constants_as_initializers(draft: Draft, place: Place) -> bool:
     done = False
     for node in list(draft.graph.node):
-        value = next((a for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
+        value = (
+            next((a for a in node.attribute if a.name == "value"), None)
+            if node.op_type == "Constant"
+            else None
+        )
         if value is not None:
             tensor = value.t
             tensor.name = node.output[0]

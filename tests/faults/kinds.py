@@ -41,7 +41,9 @@ def kinds_at(place: Place) -> Iterator[tuple[str, Plant]]:
     for number, value in enumerate(readers.interior(place)):
         for name, reader in READERS.items():
 
-            def at_value(draft: Draft, where: Place, value: str = value, reader: object = reader) -> Planted | None:
+            def at_value(
+                draft: Draft, where: Place, value: str = value, reader: object = reader
+            ) -> Planted | None:
                 return reader(draft, where, value)  # type: ignore[operator]
 
             yield f"{place.builds}: value {number} {name}", at_value

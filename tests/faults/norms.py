@@ -156,7 +156,11 @@ def _other_kind(role: str, kind: str, strip_axes: bool = False):
         if op is None or op.kind == kind or op.kind == "Pow":
             return None
         node = draft.node(op.outputs[0])
-        if node.op_type.startswith("Reduce") and draft.opset >= 13 and (kind == "ReduceSum" or draft.opset >= 18):
+        if (
+            node.op_type.startswith("Reduce")
+            and draft.opset >= 13
+            and (kind == "ReduceSum" or draft.opset >= 18)
+        ):
             _axes_as_input(draft, node)
         elif kind.startswith("Reduce") and len(node.input) > 1:
             return None
@@ -279,7 +283,11 @@ def _column(role: str):
         node.input[index] = name
         guard = f"guard:{role}_spans_last_axis"
         return planted(
-            _rules(place), (guard, name), (guard, node.output[0]), ("operand", name), ("operand", node.output[0])
+            _rules(place),
+            (guard, name),
+            (guard, node.output[0]),
+            ("operand", name),
+            ("operand", node.output[0]),
         )
 
     return plant
@@ -299,7 +307,11 @@ def _one_number(role: str):
         node.input[index] = name
         guard = f"guard:{role}_spans_last_axis"
         return planted(
-            _rules(place), (guard, name), (guard, node.output[0]), ("operand", name), ("operand", node.output[0])
+            _rules(place),
+            (guard, name),
+            (guard, node.output[0]),
+            ("operand", name),
+            ("operand", node.output[0]),
         )
 
     return plant
@@ -335,7 +347,11 @@ def mean_of_another(draft: Draft, place: Place) -> Planted | None:
 def double(draft: Draft, place: Place) -> Planted | None:
     """The whole norm in f64: casts around it, its constants widened."""
     norm = roles(place)
-    if norm is None or place.of("Cast") or place.op.inputs[0] not in {v for op in place.ops for v in op.inputs}:
+    if (
+        norm is None
+        or place.of("Cast")
+        or place.op.inputs[0] not in {v for op in place.ops for v in op.inputs}
+    ):
         return None
     x, root = place.op.inputs[0], place.op.outputs[0]
     wide = draft.fresh("wide")

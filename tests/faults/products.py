@@ -109,7 +109,9 @@ def root_kind(new: str, kind: str = "Add"):
 
 def weight_at_run_time(how: str):
     def plant(draft: Draft, place: Place) -> Planted | None:
-        op = next((op for op in place.ops if op.kind in ("MatMul", "Gemm") and place.constant(op.inputs[1])), None)
+        op = next(
+            (op for op in place.ops if op.kind in ("MatMul", "Gemm") and place.constant(op.inputs[1])), None
+        )
         if op is None:
             return None
         node = draft.node(op.outputs[0])

@@ -77,7 +77,14 @@ def neg_dropped(draft: Draft, place: Place) -> Planted | None:
     join = draft.node(r.join.outputs[0])
     join.input[0] = r.upper.outputs[list(r.upper.outputs).index(r.neg.inputs[0])]
     at = join.input[0]
-    return planted(place.rule, ("op", at), ("operand", at), ("op", join.output[0]), ("operand", join.output[0]), *_guard(at, join.output[0]))
+    return planted(
+        place.rule,
+        ("op", at),
+        ("operand", at),
+        ("op", join.output[0]),
+        ("operand", join.output[0]),
+        *_guard(at, join.output[0]),
+    )
 
 
 def _other(role: str, kind: str):
@@ -101,7 +108,9 @@ def halves_swapped(draft: Draft, place: Place) -> Planted | None:
     join.input[1], neg.input[0] = neg.input[0], join.input[1]
     _move_before(draft, neg.output[0], join.output[0])
     _move_before(draft, join.output[0], r.times_sin.outputs[0])
-    return planted(place.rule, *_guard(join.output[0], r.upper.outputs[0], r.lower.outputs[0], r.neg.outputs[0]))
+    return planted(
+        place.rule, *_guard(join.output[0], r.upper.outputs[0], r.lower.outputs[0], r.neg.outputs[0])
+    )
 
 
 def join_swapped(draft: Draft, place: Place) -> Planted | None:
@@ -133,7 +142,9 @@ def _bound(role: str, index: int, step: int):
         old = min(int(content[0]), width) if content[0] >= 0 else int(content[0])
         node.input[index] = draft.constant(np.array([old + step], np.int64), "bound")
         both = [r.join.outputs[0], r.x, op.outputs[0], node.input[index], r.neg.outputs[0]]
-        return planted(place.rule, *_guard(*both), ("operand", node.input[index]), ("attribute", op.outputs[0]))
+        return planted(
+            place.rule, *_guard(*both), ("operand", node.input[index]), ("attribute", op.outputs[0])
+        )
 
     return plant
 

@@ -94,7 +94,9 @@ def _say(outcome: Outcome, options: argparse.Namespace) -> None:
 def report(outcomes: list[Outcome], clean_misses: int, clean_ops: int, options: argparse.Namespace) -> int:
     by_kind: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        by_kind[outcome.kind.split(" value ")[0] + (" value" if " value " in outcome.kind else "")].append(outcome)
+        by_kind[outcome.kind.split(" value ")[0] + (" value" if " value " in outcome.kind else "")].append(
+            outcome
+        )
     for kind, found in sorted(by_kind.items()):
         reported = [o for o in found if o.reported]
         right = [o for o in reported if o.right]
