@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fuse.operators import SMALL_CONSTANT_BYTES, Content, Element, Op, Owned, Tensor, leaves, written
+from fuse.operators import SMALL_CONSTANT_BYTES, Content, Element, Op, Owned, Tensor, lands_in, leaves
 from fuse.placement import Alias
 from fuse.tables import Base, Model, captures, make_base
 from fuse.types import UNKNOWN, Dims, Expr, FuseError, Type
@@ -29,10 +29,10 @@ __all__ = [
     "Op",
     "Tensor",
     "captures",
+    "lands_in",
     "leaves",
     "make_base",
     "unfuse",
-    "written",
 ]
 
 #: Operators that read the shape of a value and not what is in it.
@@ -93,7 +93,7 @@ class Graph(Owned):
         """The op that writes over the memory of a value, in place; None where none does."""
         slot = self.landed.get(value)
         op = None if slot is None else self.slots[slot]
-        return op if op is not None and value in written(op) else None
+        return op if op is not None and value in lands_in(op) else None
 
     def lookers(self, value: str) -> list[int]:
         """The lifted slots that read what is in a value (not just its shape), under any of its names."""
@@ -197,7 +197,7 @@ class Graph(Owned):
         op = op._replace(slot=slot)
         slots[slot] = op
         self.built.setdefault(op.kind, []).append(slot)
-        self.landed.update((value, slot) for value in written(op))
+        self.landed.update((value, slot) for value in lands_in(op))
         return op
 
     def window(self, parts: Iterable[Op], inputs: Iterable[str], outputs: Iterable[str]) -> list[int]:
@@ -234,7 +234,7 @@ class Graph(Owned):
                 slot = part.slot if part.slot in window else window[-1]
                 part = part._replace(slot=slot)
                 self.built.setdefault(part.kind, []).append(slot)
-                self.landed.update((value, slot) for value in written(part))
+                self.landed.update((value, slot) for value in lands_in(part))
             slots[part.slot] = part
             for leaf in leaves(part):
                 into[leaf.slot] = part.slot
@@ -269,7 +269,7 @@ class Graph(Owned):
             if not known and not (inside and value not in base.producer):
                 raise FuseError(f"output {value} is made by no op")
         for op in self.ops:
-            for value in written(op):
+            for value in lands_in(op):
                 self._verify_landing(op, value)
             for leaf in leaves(op):
                 for body in leaf.bodies.values():

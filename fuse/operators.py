@@ -103,12 +103,12 @@ def leaves(op: Op) -> list[Op]:
     return found
 
 
-def written(op: Op) -> tuple[str, ...]:
+def lands_in(op: Op) -> tuple[str, ...]:
     """The values whose memory an op writes over: where its results, or those of its parts, land."""
     if not op.parts:
         return ()
     found = [placement.into for placement in op.placements if isinstance(placement, Land) and placement.into]
     for part in op.parts:
         if part.parts:
-            found += written(part)
+            found += lands_in(part)
     return tuple(dict.fromkeys(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fuse.ir import Graph, Op, leaves, written
+from fuse.ir import Graph, Op, lands_in, leaves
 from fuse.placement import Alias, Land, Placement, Read
 
 
@@ -115,7 +115,7 @@ def apart(
     own = {leaf.slot for leaf in leaves(op)}
     low, high = -1, len(graph.slots)
     clash: Clash | None = None
-    for value in written(op):
+    for value in lands_in(op):
         for slot in graph.lookers(value):
             reader = graph.slots[graph.into[slot]]
             if slot not in own and reader is not None and max(slot, reader.slot) > low:
@@ -131,5 +131,5 @@ def apart(
 
 def _landings(op: Op) -> list[int]:
     """The slots where an op lands in something, now or where it is undone."""
-    inner = [slot for part in op.parts if part.parts and written(part) for slot in _landings(part)]
+    inner = [slot for part in op.parts if part.parts and lands_in(part) for slot in _landings(part)]
     return [op.slot, *inner]

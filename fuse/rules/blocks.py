@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fuse import forms
-from fuse.ir import Graph, Op, written
+from fuse.ir import Graph, Op, lands_in
 from fuse.match import Match
 from fuse.rule import Built, Rule
 
@@ -113,7 +113,7 @@ def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     caches = tuple(
         v
         for one in ops
-        if one.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"} or written(one)
+        if one.kind in forms.append.kinds | {"rope_kv_append", "qk_norm_rope_kv_append"} or lands_in(one)
         for v in one.outputs
         if graph.is_output(v) or any(slot not in inside for slot in graph.readers(v))
     )
