@@ -62,8 +62,8 @@ def _fused_after_all(record: Record, taken: set[tuple[str, str]]) -> bool:
     miss: Any = record.miss
     if miss.code in _READERS:
         return False
-    if (record.graph, miss.at) in taken:
-        return True
+    if (record.graph, miss.at) in taken or miss.code == "attribute":
+        return (record.graph, miss.at) in taken
     takers = [op for op in record.ops if miss.at in op.inputs]
     return bool(takers) and all((record.graph, v) in taken for op in takers for v in op.outputs[:1])
 

@@ -151,7 +151,7 @@ def z_has_the_dims_of_the_norm(m: Match) -> Wrong | None:
     own, whole, out = (m.graph.dims(value) for value in (m["act"].x, m["norm"].out, m.root))
     if agree(own, out) and agree(whole, out):
         return None
-    return Wrong(m["act"].x, f"{dims_text(own)} beside {dims_text(whole)}")
+    return Wrong(m.root, f"{dims_text(own)} beside {dims_text(whole)}")
 
 
 def _gated_norm(m: Match) -> Built:
