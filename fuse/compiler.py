@@ -190,6 +190,7 @@ class Compile:
                 fires=not refused,
                 kernel="" if isinstance(verdict, Refused) else verdict.kernel,
                 evidence="" if isinstance(verdict, Refused) else verdict.evidence,
+                note="" if isinstance(verdict, Refused) else verdict.note,
                 realizes=realizes(op),
             )
         )

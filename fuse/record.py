@@ -47,6 +47,7 @@ class Record(NamedTuple):
     fires: bool = True
     kernel: str = ""
     evidence: str = ""
+    note: str = ""
     realizes: tuple[str, ...] = ()
     #: launches not made, bytes not written and read again (a Dim; None where a shape is unknown)
     launches: int = 0

@@ -138,6 +138,7 @@ def _decisions(rows: Sequence[Record], before: Graph) -> tuple[Decision, ...]:
                 realizes=row.realizes,
                 kernel=row.kernel,
                 evidence=row.evidence,
+                note=row.note,
                 outcome=shared.outcome(row, None if taken_by is None else ids[taken_by]),
             )
         )

@@ -95,7 +95,7 @@ class Decision(Row):
     ops: the lifted ops, each by the path of its first output; kinds: their operators; names: node
     names as the user sees them. group: digits in the names starred. realizes: classes that a
     firing answers for beside its own. kernel, evidence: what the chip runs it by, and how that is
-    known.
+    known; note: what the chip says of it beside, such as what is made once beside the kernel.
     """
 
     id: str
@@ -111,6 +111,7 @@ class Decision(Row):
     realizes: tuple[str, ...] = ()
     kernel: str = ""
     evidence: str = ""
+    note: str = ""
     outcome: Outcome
 
     @property

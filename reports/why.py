@@ -65,6 +65,8 @@ def _fired(row: Decision) -> list[str]:
     if row.kernel:
         known = f" ({clean(row.evidence)})" if row.evidence else ""
         lines.append(_line("kernel", clean(row.kernel) + known))
+    if row.note:
+        lines.append(_line("note", clean(row.note)))
     others = [clean(name) for name in row.realizes if name not in (row.rule, row.builds)]
     if others:
         lines.append(_line("also", f"answers for {', '.join(others)}"))
