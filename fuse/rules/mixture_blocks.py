@@ -9,10 +9,12 @@ from fuse import forms
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.mixture_form import Mixture, mixture
+from fuse.mixture_form import Mixture, gated, mixture
 from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.mixture_facts import picks_experts
 from fuse.rules.mixture_patterns import FLAT_KINDS, member
-from fuse.rules.mixtures import origin
+from fuse.rules.mixture_walks import reached
+from fuse.rules.mixtures import origin, would_be
 from fuse.types import product
 
 
@@ -48,12 +50,6 @@ def find_router_and_gate(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     yield m
 
 
-def members_are_stored_alike(m: Match) -> Wrong | None:
-    """both weights have one element type"""
-    one, two = (m.graph.dtype(member.weight) for member in m["members"])
-    return None if one == two else Wrong(m["members"][1].weight, f"{two} beside {one}")
-
-
 def _router_and_gate(m: Match) -> Built:
     members: tuple[forms.Product, ...] = m["members"]
     m.ops = [*(member.op for member in members), *m["views"]]
@@ -73,7 +69,6 @@ router_shared_gate_merge = Rule(
     The gate's product has one column: alone it is a launch that reads all of x for one number a row.""",
     finds=find_router_and_gate,
     marks=("moe_shared",),
-    needs=(guard(members_are_stored_alike),),
     builds=_router_and_gate,
     reads=tuple(sorted(forms.product.kinds)),
 )
@@ -156,10 +151,10 @@ def each_row_meets_one_expert(m: Match) -> Wrong | None:
 
 def experts_are_the_first_axis(m: Match) -> Wrong | None:
     """the chosen experts are picked from the first axis of their weights"""
-    op, dims = m["found"].gather, m.graph.dims(m["found"].indices)
-    axis = op.attrs.get("axis", 0) if op.kind == "Gather" else op.attrs.get("batch_dims", 0)
-    fine = axis == 0 and (op.kind == "Gather" or (dims is not None and dims[-1] == 1))
-    return None if fine else Wrong(op.outputs[0], f"axis {axis}")
+    op = m["found"].gather
+    if picks_experts(m.graph, op):
+        return None
+    return Wrong(op.outputs[0], f"indices {dims_text(m.graph.dims(op.inputs[1]))} along another axis")
 
 
 def _gather_product(m: Match) -> Built:
@@ -226,12 +221,8 @@ def _router(graph: Graph, op: Op, mix: Mixture) -> Router | None:
 
 def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """The mixture that reads a product as its scores; the reshapes around both taken in where they can be."""
-    for slot in (slot for out in op.outputs if out for slot in graph.readers(out)):
-        reader = graph.slots[slot]
-        mix = mixture(graph, reader) if reader is not None and reader.kind in mixture.kinds else None
-        if reader is None or mix is None or mix.scores not in op.outputs:
-            continue
-        if mix.attrs.get("selection") == "separate":
+    for mix, own in _mixtures_above(graph, op):
+        if mix.scores not in op.outputs or mix.attrs.get("selection") == "separate":
             continue
         router = _router(graph, op, mix)
         if router is None:
@@ -242,9 +233,25 @@ def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
         for base, root, around in _around(graph, mix, x):
             m = Match(graph, budget)
             m.root = root
-            m.ops = [*router.ops, reader, *views, *more, *around]
+            m.ops = [*router.ops, *own, *views, *more, *around]
             m.bound = {"mixture": mix, "router": router, "x": base}
             yield m
+
+
+#: What may stand between a router's product and the choice by its scores.
+_SCORING = FLAT_KINDS | {"Softmax", "Sigmoid", "Add"}
+
+
+def _mixtures_above(graph: Graph, op: Op) -> Iterator[tuple[Mixture, list[Op]]]:
+    """The mixtures that read a product, and what they are made of: one op, or all of it where a chip
+    that refuses a bare mixture left none to stand."""
+    for out in filter(None, op.outputs):
+        for reader in (graph.slots[slot] for slot in graph.readers(out)):
+            mix = mixture(graph, reader) if reader is not None and reader.kind in mixture.kinds else None
+            if reader is not None and mix is not None:
+                yield mix, [reader]
+        for top in reached(graph, out, _SCORING, ("TopK",)):
+            yield from would_be(graph, top)
 
 
 def _around(graph: Graph, mix: Mixture, x: str) -> Iterator[tuple[str, str, list[Op]]]:
@@ -274,21 +281,15 @@ def _block(m: Match) -> Built:
     return Built("moe_block", operands, attrs)
 
 
-def rows_keep_their_number(m: Match) -> Wrong | None:
-    """x and the result have one number of rows"""
-    x, y = m.graph.dims(m["x"]), m.graph.dims(m.root)
-    fine = x is not None and y is not None and product(x[:-1]) == product(y[:-1])
-    return None if fine else Wrong(m["x"], f"{dims_text(x)} beside {dims_text(y)}")
-
-
 moe_block = Rule(
     "moe_block",
     """the router's product, the mixture it chooses for and what a shared expert gives, as one
 
-    The scores never leave the kernel. It is found from the product, so that what refuses a bare
-    mixture may still run the experts' products one by one.""",
+    The scores never leave the kernel. It is found from the product, whether the mixture stands or not:
+    what refuses a bare mixture may run the block, or else the experts' products one by one.""",
     finds=find_block,
     marks=(*sorted(forms.product.kinds), *_MERGES),
-    needs=(guard(rows_keep_their_number),),
     builds=_block,
+    # no mixture among these: one that was refused is undone before rows are gathered in place
+    reads=tuple(sorted(forms.activation.kinds | gated.kinds | member(0).kinds)),
 )

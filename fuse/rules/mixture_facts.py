@@ -149,35 +149,32 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
 # ---- products ------------------------------------------------------------------------------------------
 def stacked_products(m: Match, wrong: Problems) -> dict[str, Named]:
     """The batched products of a match: their stacks, and on which side the weight stands."""
-    graph, found = m.graph, {}
+    graph, found = m.graph, dict[str, Named]()
+    for op in m.ops:
+        if op.kind in _GATHERS and graph.is_constant(op.inputs[0]) and not picks_experts(graph, op):
+            got = f"indices {dims_text(graph.dims(op.inputs[1]))} into {dims_text(graph.dims(op.inputs[0]))}"
+            wrong.setdefault("each_row_meets_one_expert", Wrong(op.outputs[0], got))
     for name in ("first", "second", "down"):
         stack = m.get(name)
         if not stack or (name == "second" and stack == m["first"]):
             continue
-        dims = graph.dims(stack)
         gather = next(op for op in m.ops if op.kind in _GATHERS and op.inputs[0] == stack)
         times = next(op for op in m.ops if op.kind == "MatMul" and gather.outputs[0] in op.inputs)
         side = times.inputs.index(gather.outputs[0])
-        rows = graph.dims(times.inputs[1 - side])
-        if (
-            dims is None
-            or len(dims) != 3
-            or rows is None
-            or len(rows) != 3
-            or rows[-1 if side == 0 else -2] != 1
-        ):
-            wrong.setdefault(
-                "each_row_meets_one_expert",
-                Wrong(times.outputs[0], f"{dims_text(rows)} by {dims_text(dims)}"),
-            )
+        rows, whole = graph.dims(times.inputs[1 - side]), graph.dims(gather.outputs[0])
+        if not rows or not whole or rows[:-2] != whole[:-2] or rows[-1 if side == 0 else -2] != 1:
+            got = f"{dims_text(rows)} by {dims_text(whole)}"
+            wrong.setdefault("each_row_meets_one_expert", Wrong(times.outputs[0], got))
         found[name] = (stack, m.get(f"{name}_bias"), 1 - side)
-    for op in m.ops:
-        if op.kind in _GATHERS and graph.is_constant(op.inputs[0]):
-            index = graph.dims(op.inputs[1])
-            axis = op.attrs.get("axis", 0) if op.kind == "Gather" else op.attrs.get("batch_dims", 0)
-            if axis != 0 or (op.kind == "GatherND" and (index is None or index[-1] != 1)):
-                wrong.setdefault("experts_are_the_first_axis", Wrong(op.outputs[0], f"axis {axis}"))
     return found
+
+
+def picks_experts(graph: Graph, gather: Op) -> bool:
+    """Whether a gather takes whole experts, along the first axis of a stack."""
+    if gather.kind == "Gather":
+        return bool(gather.attrs.get("axis", 0) == 0)
+    index = graph.dims(gather.inputs[1])
+    return not gather.attrs.get("batch_dims", 0) and bool(index) and index is not None and index[-1] == 1
 
 
 def single_products(m: Match) -> dict[str, Named]:
@@ -253,36 +250,51 @@ def check_casts(m: Match, wrong: Problems) -> None:
 def check_alike(graph: Graph, facts: Facts, width: Any) -> None:
     """Experts of one shape, storage and function, and products that fit each other."""
     head = facts.experts[0]
-    sizes = [_sizes(graph, expert, facts.stacked) for expert in facts.experts]
-    for expert, size in zip(facts.experts, sizes, strict=True):
-        if size != sizes[0] or expert[6:] != head[6:] or size is None:
-            facts.wrong.setdefault("experts_are_alike", Wrong(facts.root, f"{size} beside {sizes[0]}"))
+    want = _sizes(graph, head, facts.stacked)
+    for expert in facts.experts:
+        if want is None or _sizes(graph, expert, facts.stacked) != want or expert[6:] != head[6:]:
+            got = " and ".join(str(graph.type(weight)) for weight in expert[:3] if weight)
+            facts.wrong.setdefault("experts_are_alike", Wrong(facts.root, got))
             return
-    assert sizes[0] is not None
-    count, ins, outs, downs = sizes[0]
-    inner = {"none": outs, "two": outs}.get(head.gating, outs // 2 if isinstance(outs, int) else None)
-    if ins != width or downs != inner or (facts.stacked and count != facts.count):
-        facts.wrong.setdefault(
-            "experts_are_alike",
-            Wrong(facts.root, f"{downs} of {inner} lanes, {outs} out of {ins} of {width}"),
-        )
+    assert want is not None
+    inner = want.outs if head.gating in ("none", "two") else want.outs / 2
+    if want.ins != width or want.downs != inner or (facts.stacked and want.count != facts.count):
+        got = f"{want.ins} of {width} lanes in, {want.outs} made, {want.downs} read"
+        facts.wrong.setdefault("experts_are_alike", Wrong(facts.root, got))
 
 
-def _sizes(graph: Graph, expert: Expert, stacked: bool) -> tuple[Any, Any, Any, Any] | None:
-    """Experts, width of the rows, lanes of the first product, lanes that the last one takes."""
-    rank = 3 if stacked else 2
-    found = []
+class _Sizes(NamedTuple):
+    """Of an expert's products: how many experts are stacked, lanes in, made, read by the last, given out;
+    element types; biases."""
+
+    count: Any
+    ins: Any
+    outs: Any
+    downs: Any
+    types: tuple[str, ...]
+    biases: tuple[Any, ...]
+
+
+def _sizes(graph: Graph, expert: Expert, stacked: bool) -> _Sizes | None:
+    """None where the products of an expert cannot be those of one."""
+    lead = 1 if stacked else 0
+    found: list[Dims | None] = []
     for weight, trans in zip(expert[:3], expert.trans, strict=True):
         dims = graph.dims(weight) if weight else None
-        if weight and (dims is None or len(dims) != rank):
+        if weight and (
+            dims is None or len(dims) != lead + 2 or not all(isinstance(dim, int) for dim in dims)
+        ):
             return None
-        found.append(None if dims is None else dims[:-2] + (dims[-2:][::-1] if trans else dims[-2:]))
+        found.append(None if dims is None else dims[:lead] + (dims[lead:][::-1] if trans else dims[lead:]))
     first, second, down = found
-    if first is None or down is None or (second is not None and second != first):
+    if first is None or down is None or second not in (None, first) or first[:lead] != down[:lead]:
         return None
-    if stacked and first[0] != down[0]:
-        return None
-    return (first[0] if stacked else 1), first[-2], first[-1], down[-2]
+    for bias, own in zip(expert[3:6], found, strict=True):
+        if bias and stacked and own is not None and graph.dims(bias) != (own[0], own[-1]):
+            return None
+    types = tuple(graph.dtype(weight) for weight in expert[:6] if weight)
+    biases = tuple(bool(bias) for bias in expert[3:6])
+    return _Sizes(first[0] if stacked else 1, first[-2], first[-1], down[-2], types, biases)
 
 
 def rows_of(dims: Dims | None) -> Any:

@@ -37,7 +37,7 @@ _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _SHARED = frozenset({"x", "choice", "k", "weighed", "weighed_k", "scored", "table"})
 
 
-def _reached(graph: Graph, value: str, through: Collection[str], wanted: Collection[str]) -> list[Op]:
+def reached(graph: Graph, value: str, through: Collection[str], wanted: Collection[str]) -> list[Op]:
     """The nearest ops of the wanted kinds above a value, through kinds that may stand between."""
     found: list[Op] = []
     seen: set[int] = set()
@@ -76,7 +76,7 @@ def _width(graph: Graph, x: str) -> Any:
 # ---- batched ---------------------------------------------------------------------------------------
 def _batched(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
     sums = _SUMS if budget else ("ReduceSum",)
-    for root in sorted(_reached(graph, top.outputs[1], patterns.BETWEEN, sums), key=lambda op: -op.slot):
+    for root in sorted(reached(graph, top.outputs[1], patterns.BETWEEN, sums), key=lambda op: -op.slot):
         m = Match(graph, budget)
         m.root = root.outputs[0]
         if not patterns.match_batched(m, m.root) or top not in m.ops:
@@ -95,8 +95,8 @@ def _batched(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
 
 # ---- looped ----------------------------------------------------------------------------------------
 def _looped(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
-    hot = _reached(graph, top.outputs[1], patterns.FLAT_KINDS, ("OneHot",))
-    tables = [op for one in hot for op in _reached(graph, one.outputs[0], (), ("Transpose",))]
+    hot = reached(graph, top.outputs[1], patterns.FLAT_KINDS, ("OneHot",))
+    tables = [op for one in hot for op in reached(graph, one.outputs[0], (), ("Transpose",))]
     if len(hot) != 1 or len(tables) != 1:
         return
     table = tables[0].outputs[0]
@@ -127,7 +127,7 @@ def _last_sum(graph: Graph, table: str) -> Op | None:
     """The sum that takes the last expert's results, from the first expert's on."""
     first = graph.readers(table)
     op = graph.slots[first[0]] if first else None
-    scatter = _reached(graph, op.outputs[0], patterns.BETWEEN, _SCATTERS) if op is not None else []
+    scatter = reached(graph, op.outputs[0], patterns.BETWEEN, _SCATTERS) if op is not None else []
     last = scatter[0] if scatter else None
     while last is not None:
         above = [graph.slots[slot] for slot in graph.readers(last.outputs[0])]

@@ -13,11 +13,9 @@ from fuse.match import Match
 from fuse.mixture_form import Mixture, gated, mixture
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules.mixture_facts import Expert, Facts
-from fuse.rules.mixture_patterns import FLAT_KINDS
+from fuse.rules.mixture_patterns import FLAT_KINDS, member
 from fuse.rules.mixture_scores import Scores, scores_of
 from fuse.rules.mixture_walks import find_mixtures
-
-MERGED_KINDS = frozenset({"merged_gate_up", "merged_products"})
 
 
 # ---- moe ------------------------------------------------------------------------------------------
@@ -34,7 +32,6 @@ MOE_GUARDS = (
         "weights_sum_over_the_chosen",
         "a softmax or sum of weights goes over the k chosen, once each",
     ),
-    _fact("experts_are_the_first_axis", "the chosen experts are picked from the first axis of their weights"),
     _fact("each_row_meets_one_expert", "each row meets the weights of one expert"),
     _fact("each_row_stands_k_times", "each row stands k times in turn"),
     _fact("gate_and_up_are_parts", "gate and up are the halves, or every other lane, of one product"),
@@ -100,11 +97,7 @@ moe = Rule(
     marks=("TopK",),
     needs=MOE_GUARDS,
     builds=_moe,
-    reads=tuple(
-        sorted(
-            forms.product.kinds | forms.activation.kinds | gated.kinds | {"merged_gate_up", "merged_products"}
-        )
-    ),
+    reads=tuple(sorted(forms.product.kinds | forms.activation.kinds | gated.kinds | member(0).kinds)),
 )
 
 
@@ -174,8 +167,12 @@ def _gate_below(graph: Graph, value: str) -> Iterator[tuple[str, str, list[Op]]]
 def find_shared(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """A mixture to which what another expert makes of the same rows is added."""
     mix = mixture(graph, op)
-    if mix is None or mix.shared:
-        return
+    if mix is not None and not mix.shared:
+        yield from _shared(graph, mix, [op], budget)
+
+
+def _shared(graph: Graph, mix: Mixture, own: list[Op], budget: int) -> Iterator[Match]:
+    """The sums of a mixture, made by ops of its own, and a shared expert."""
     rows = origin(graph, mix.x)[0]
     for add, value, passed in _flat_readers(graph, mix.out):
         if add.kind != "Add":
@@ -185,7 +182,7 @@ def find_shared(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
             if not _is_expert(graph, shared, rows):
                 continue
             m = Match(graph, budget)
-            m.root, m.ops = add.outputs[0], [op, *passed, add, *ops]
+            m.root, m.ops = add.outputs[0], [*own, *passed, add, *ops]
             m.bound = {"mixture": mix, "shared": shared, "gate": score}
             yield m
             break
@@ -194,11 +191,8 @@ def find_shared(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
 def shared_has_the_rows(m: Match) -> Wrong | None:
     """what the shared expert gives has exactly the dims of the sum"""
     own, out = m.graph.dims(m["shared"]), m.graph.dims(m.root)
-    return (
-        None
-        if own is not None and own == out
-        else Wrong(m["shared"], f"{dims_text(own)} beside {dims_text(out)}")
-    )
+    fine = own is not None and own == out
+    return None if fine else Wrong(m["shared"], f"{dims_text(own)} beside {dims_text(out)}")
 
 
 def shared_gate_is_one_score(m: Match) -> Wrong | None:
@@ -214,6 +208,20 @@ def _moe_shared(m: Match) -> Built:
     mix: Mixture = m["mixture"]
     operands = (mix.x, mix.scores, mix.choice, m["shared"], m["gate"], *mix.weights)
     return Built("moe_shared", operands, mix.attrs)
+
+
+def would_be(graph: Graph, top: Op) -> Iterator[tuple[Mixture, list[Op]]]:
+    """The mixtures that a TopK chooses for, though none stands, and the ops of each; the largest first."""
+    for m in find_moe(graph, top, 0):
+        built = None if m["facts"].wrong else _moe(m)
+        if built is None:
+            continue
+        x, scores, choice, *weights = built.operands
+        mix = Mixture(x, scores, choice, "", "", tuple(weights), built.attrs, m.root, top)
+        for s in _shared(graph, mix, m.ops, 0):
+            if shared_has_the_rows(s) is None and shared_gate_is_one_score(s) is None:
+                yield mix._replace(shared=s["shared"], shared_gate=s["gate"], out=s.root), s.ops
+        yield mix, m.ops
 
 
 _MIXTURES = tuple(sorted(mixture.kinds))
