@@ -19,7 +19,7 @@ from chips.operands import Operands
 from chips.schema import Limits, Number
 from chips.sentences import words
 from fuse.shim import Limit
-from fuse.types import FLOATS, Dim, Dims, Expr, add, nbytes, spans
+from fuse.types import FLOATS, Dim, Dims, Expr, add, nbytes, product, spans
 
 
 # ---- element types ------------------------------------------------------------------------------
@@ -87,6 +87,12 @@ def weight_rank(at: Operands, want: Number) -> Answer:
 def width(at: Operands, want: Number) -> Answer:
     """last axis of {main} {want}"""
     return number(want, last(at.dims(at.main)), f"last axis of {at.main}")
+
+
+def batch_rows(at: Operands, want: Number) -> Answer:
+    """rows of {main} over its whole batch {want}"""
+    dims = at.dims(at.main)
+    return number(want, None if dims is None else product(dims[:-1]), f"rows of {at.main}")
 
 
 def contraction(at: Operands, want: Number) -> Answer:
@@ -278,8 +284,8 @@ def slope(at: Operands, want: tuple[float, ...]) -> Answer:
 CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
     function.__name__: function
     for function in (
-        dtypes, one_dtype, compute, known_dims, rank, weight_rank, width, contraction, rows, known_width,
-        residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant,
+        dtypes, one_dtype, compute, known_dims, rank, weight_rank, width, batch_rows, contraction, rows,
+        known_width, residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant,
         max_members, max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes,
         rope.position_ids, rope.partial, attention.head_dim, attention.mask, attention.mask_folded,
         attention.softcap, attention.positive_scale, attention.groups, attention.q_len,
@@ -293,6 +299,7 @@ _ATTENTION = frozenset({"q", "k", "v", "q_layout"})
 #: What a class must have (operands, attributes) for a constraint to say something about it.
 NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS} | {
     "weight_rank": frozenset({"weight"}),
+    "batch_rows": frozenset({"x"}),
     "contraction": frozenset({"x", "weight"}),
     "known_width": frozenset({"weight"}),
     "residual": frozenset({"x", "norm"}),

@@ -71,6 +71,7 @@ class Limits(Row):
     rank: Number | None = None
     weight_rank: Number | None = None
     width: Number | None = None
+    batch_rows: Number | None = None
     contraction: Number | None = None
     residual: tuple[ResidualShape, ...] | None = None
     residual_fits: Literal[True] | None = None

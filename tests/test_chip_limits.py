@@ -54,6 +54,7 @@ CASES = {
     "rank": ("rms_norm", NORM, {"one_of": [2, 3]}, ({"x": "f32[1,2,3,8]"}, {}), "rank of x one of 2, 3", "4"),
     "weight_rank": ("matmul_bias", PRODUCT, {"one_of": [2]}, ({"weight": "= f32[2,8,6]"}, {}), "rank of each weight 2, leading unit axes aside", "3"),
     "width": ("rms_norm", NORM, {"at_most": 8}, ({"x": "f32[2,16]"}, {}), "last axis of x at most 8", "16"),
+    "batch_rows": ("rms_norm", NORM, {"at_most": 6}, ({"x": "f32[2,4,8]"}, {}), "rows of x over its whole batch at most 6", "8"),
     "contraction": ("matmul_bias", PRODUCT, {"multiple_of": 4}, ({"x": "f32[4,6]"}, {}), "contracted width a multiple of 4", "6"),
     "rows": ("rms_norm", NORM, ["weight"], ({"weight": "f32[3,8]"}, {}), "weight: one row as long as the last axis", "weight is f32[3,8]"),
     "known_width": ("rms_norm", NORM, True, None, "a known last axis of x where the weight is absent", "last axis of x unknown (D): try --dim D=1"),
