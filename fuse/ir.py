@@ -182,9 +182,8 @@ class Graph(Owned):
         twin.landed = self.landed.copy()
         for slot in self.base.owners:
             op = twin.slots[twin.into[slot]]
-            if op is not None and not op.parts:
-                attrs = {k: v.copy() if isinstance(v, Graph) else v for k, v in op.attrs.items()}
-                twin.slots[twin.into[slot]] = op._replace(attrs=attrs)
+            if op is not None:
+                twin.slots[twin.into[slot]] = _own_bodies(op, slot)
         return twin
 
     def replace(self, op: Op, slot: int) -> Op:
@@ -283,6 +282,16 @@ class Graph(Owned):
             reader = self.slots[self.into[lifted]]
             if reader is not None and reader.slot > op.slot:
                 raise FuseError(f"{reader.kind} {reader.path} reads {value} after {op.path} lands in it")
+
+
+def _own_bodies(op: Op, owner: int) -> Op:
+    """An op with copies of the bodies of the leaf lifted at a slot, in the op itself or in its parts."""
+    if op.parts:
+        return op._replace(parts=tuple(_own_bodies(part, owner) for part in op.parts))
+    if op.slot != owner:
+        return op
+    attrs = {k: v.copy() if isinstance(v, Graph) else v for k, v in op.attrs.items()}
+    return op._replace(attrs=attrs)
 
 
 def unfuse(graph: Graph) -> Graph:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fuse import layout as lay
 from fuse.guards import dims_text
-from fuse.ir import Graph, Op, Tensor
+from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
 from fuse.rules.attention_axes import Stops, any_order
 from fuse.rules.delta_solve import Solve, from_end, index_ops
+from fuse.rules.delta_step import build_row, find_repeated, find_row, forward, row_dims_fit, scaled
+from fuse.rules.delta_zeros import zeros
 
 #: How far the start of the solve, and the rows of a chunk, may be from what leads to them, in ops.
 MOST_OPS = 64
+Check = Callable[[Match], Wrong | None]
 _NAMES = ("q", "k", "v", "decay", "beta")
+_STARTS, _SUMS = frozenset({"Neg", "Where"}), frozenset({"Add"})
 _AXES = frozenset({"b", "h", "s", "d", "hd", "1"})
 
 
@@ -41,7 +45,7 @@ class Chunks(NamedTuple):
 
 def find(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
     """The unrolled chunks whose decays one CumSum adds up."""
-    for begin in _forward(graph, mark.outputs[0], patterns.TO_START, ("Neg", "Where")):
+    for begin in forward(graph, mark.outputs[0], patterns.TO_START, _STARTS, MOST_OPS):
         m = Match(graph, budget)
         if not patterns.match_start(m, begin):
             continue
@@ -52,23 +56,6 @@ def find(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
         m.bound = {**m.bound, "solved": solve.result}
         if _solved_products(m) and _chunks(m, solve):
             yield m
-
-
-def _forward(graph: Graph, value: str, through: frozenset[str], kinds: tuple[str, ...]) -> Iterator[str]:
-    """Values of these kinds of operator that are made of a value through others, nearest first."""
-    level, seen = [value], {value}
-    while level and len(seen) <= MOST_OPS:
-        higher: list[str] = []
-        for at in level:
-            for slot in graph.readers(at):
-                op = graph.slots[slot]
-                if op is None or op.outputs[0] in seen or op.kind not in through:
-                    continue
-                seen.add(op.outputs[0])
-                higher.append(op.outputs[0])
-                if op.kind in kinds:
-                    yield op.outputs[0]
-        level = higher
 
 
 def _solved_products(m: Match) -> bool:
@@ -98,7 +85,7 @@ def _chunks(m: Match, solve: Solve) -> bool:
     """Every chunk that is computed, in order, and where its rows are written."""
     graph, shared = m.graph, m.bound
     found: list[tuple[int, str, dict[str, Any]]] = []
-    for value in _forward(graph, m["values"], patterns.TO_ROWS, ("Add",)):
+    for value in forward(graph, m["values"], patterns.TO_ROWS, _SUMS, MOST_OPS):
         m.bound = shared
         mark = m.save()
         if patterns.match_rows(m, value):
@@ -113,7 +100,7 @@ def _chunks(m: Match, solve: Solve) -> bool:
     m.ops += writes + index_ops(graph, solve.ops)
     follows, last = [True], ""
     for number, (_, _, bound) in enumerate(found):
-        last = _left_behind(m, bound)
+        last = _left_behind(m, bound, solve.rows)
         if number + 1 < len(found):
             follows.append(last == found[number + 1][2]["state"])
     scatters = [op for op in writes if op.kind == "ScatterElements"]
@@ -127,7 +114,7 @@ def _chunks(m: Match, solve: Solve) -> bool:
     return _zeros_taken(m, facts.begin, m["state"])
 
 
-def _left_behind(m: Match, bound: dict[str, Any]) -> str:
+def _left_behind(m: Match, bound: dict[str, Any], rows: int) -> str:
     """The state after a chunk, "" where nothing computes it."""
     before, kept = bound["state"], m.bound
     for slot in m.graph.readers(before):
@@ -138,9 +125,10 @@ def _left_behind(m: Match, bound: dict[str, Any]) -> str:
             total = m.graph.slots[above]
             m.bound, mark = bound, m.save()
             if total is not None and total.kind == "Add" and patterns.match_next_state(m, total.outputs[0]):
-                m.bound = kept
                 exponents = [step for step in m.steps[mark[1] :] if step.step == "exp"]
-                return total.outputs[0] if len(exponents) == 1 else ""
+                last = m.number("last_row") in (-1, rows - 1)
+                m.bound = kept
+                return total.outputs[0] if len(exponents) == 1 and last else ""
             m.restore(mark)
     m.bound = kept
     return ""
@@ -192,19 +180,6 @@ def _zeros_taken(m: Match, *values: str) -> bool:
         if op is not None and zeros(m.graph, value):
             m.ops.append(op)
     return True
-
-
-def zeros(graph: Graph, value: str) -> bool:
-    """Whether a value is zero everywhere."""
-    op = graph.producer(value)
-    if op is not None and op.kind == "Expand":
-        return graph.scalar(op.inputs[0]) == 0
-    if op is not None and op.kind == "ConstantOfShape":
-        fill = op.attrs.get("value")
-        return fill is None or (isinstance(fill, Tensor) and not fill.array().any())
-    tensor = graph.constant(value)
-    array = None if tensor is None else tensor.small()
-    return array is not None and not array.any()
 
 
 # ---- guards ------------------------------------------------------------------------------------------
@@ -322,7 +297,7 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
     for name in _NAMES:
         value = m[name]
         if name == "q":
-            value, factor = _scaled(m, value, also)
+            value, factor = scaled(m, value, also)
             scale *= factor
         dims = graph.dims(value)
         assert dims is not None
@@ -343,20 +318,31 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
     return Built("gated_delta", (*values, state), attrs, outputs, also)
 
 
-def _scaled(m: Match, value: str, also: list[Op]) -> tuple[str, float]:
-    """Below a product of q and one number that only the match reads, and the number."""
-    op = m.graph.producer(value)
-    own = {part.slot for part in m.ops}
-    if op is None or op.kind != "Mul" or m.graph.is_output(value):
-        return value, 1.0
-    if any(slot not in own for slot in m.graph.readers(value)):
-        return value, 1.0
-    for at in (0, 1):
-        number = m.graph.scalar(op.inputs[at])
-        if number is not None and m.graph.dims(op.inputs[1 - at]) == m.graph.dims(value):
-            also.append(op)
-            return op.inputs[1 - at], float(number)
-    return value, 1.0
+def find_any(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
+    """The recurrence by any of its spellings, from the operator that tells which it is."""
+    if mark.kind == "CumSum":
+        yield from find(graph, mark, budget)
+    elif mark.kind == "Sub":
+        yield from find_row(graph, mark, budget)
+    else:
+        yield from find_repeated(graph, mark, budget)
+
+
+def build_any(m: Match) -> Iterator[Built]:
+    if "repeated" in m.bound:
+        yield m["repeated"]
+    elif "step" in m.bound:
+        row = build_row(m)
+        if row is not None:
+            yield row
+    else:
+        yield from build(m)
+
+
+def unrolled(check: Check) -> Guard:
+    """A guard of the unrolled spelling only."""
+    alone = guard(check)
+    return alone._replace(check=lambda m: check(m) if "facts" in m.bound else None)
 
 
 gated_delta = Rule(
@@ -365,15 +351,17 @@ gated_delta = Rule(
 
     Hundreds of kernels, most of them a triangular solve written row by row, become one that reads
     each row once and keeps the state where it computes.""",
-    finds=find,
-    marks=("CumSum",),
+    finds=find_any,
+    marks=("CumSum", "Sub", "Scan", "Loop"),
     needs=(
-        guard(rows_are_cut_into_chunks),
-        guard(rows_end_in_zeros),
-        guard(operands_have_the_same_rows),
-        guard(masks_are_triangles),
-        guard(every_row_is_solved),
-        guard(chunks_follow_each_other),
+        unrolled(rows_are_cut_into_chunks),
+        unrolled(rows_end_in_zeros),
+        unrolled(operands_have_the_same_rows),
+        unrolled(masks_are_triangles),
+        unrolled(every_row_is_solved),
+        unrolled(chunks_follow_each_other),
+        guard(row_dims_fit),
     ),
-    builds=build,
+    builds=build_any,
+    reads=("gated_delta",),
 )

@@ -79,7 +79,7 @@ _chunk_scores = Where(constant("later", scalar=False), constant(0), chunk(_score
 _asked = chunk(Mul(q_rows, _share_left)) | Mul(chunk(q_rows), last_axis(Exp(chunk(left))))
 #: The rows that a chunk gives.
 rows = Add(MatMul(_asked, _state), MatMul(_chunk_scores, _fresh))
-_all_left = Gather(chunk(left), constant("last_row"), axis=2)
+_all_left = Gather(chunk(left), constant("last_row"), axis=LAST)
 _flat = {"unsqueeze": Unsqueeze(HOLE), "reshape": Reshape(HOLE), "exp": Exp(HOLE)}
 _brought = Mul(chunk(k_rows), last_axis(Exp(Sub(last_axis(_all_left), chunk(left)))))
 #: What a chunk leaves to the next.
