@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chips import constraints_attention as attention
+from chips import constraints_epilogues as epilogues
 from chips import constraints_mixture as mixture
 from chips import constraints_rope as rope
 from chips.answers import Answer, Unknown, last, number, same, undecided, unknown, without_unit_lead
@@ -290,6 +291,7 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         rope.position_ids, rope.partial, attention.head_dim, attention.mask, attention.mask_folded,
         attention.softcap, attention.positive_scale, attention.groups, attention.q_len,
         attention.q_len_groups, attention.kv_len, attention.q_within_kv, attention.layouts,
+        epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
         mixture.stacked,
     )
@@ -309,6 +311,9 @@ NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS
     "eps_at": frozenset({"eps_at"}),
     "offset": frozenset({"offset"}),
     "bias": frozenset({"bias"}),
+    "plus_residual": frozenset({"residual"}),
+    "result_codes": frozenset({"code_scale"}),
+    "ids": frozenset({"word_ids"}),
     "scales": frozenset({"alpha", "beta"}),
     "transposed": frozenset({"trans_x", "trans_weight"}),
     **dict.fromkeys(("max_members", "max_weight_bytes"), frozenset({"biases"})),

@@ -12,7 +12,7 @@ from fuse.shim import Candidate
 from fuse.types import UNKNOWN, Dim, Dims, Expr, Type, divide, mul
 
 #: Operands that select or place and are never computed with: any element type will do.
-SIDE_OPERANDS = frozenset({"position_ids", "indices"})
+SIDE_OPERANDS = frozenset({"position_ids", "indices", "word_ids", "type_ids", "code_zero_point"})
 
 
 def operand_counts(kind: str, attrs: Mapping[str, Any]) -> dict[str, int]:

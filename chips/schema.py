@@ -96,6 +96,9 @@ class Limits(Row):
     position_ids: Literal[False] | None = None
     partial: Literal[False] | None = None
     bias: Literal[False] | None = None
+    plus_residual: Literal[False] | None = None
+    result_codes: Literal[False] | None = None
+    ids: tuple[Dtype, ...] | None = None
     scales: Literal[False] | None = None
     transposed: tuple[Literal["x", "weight"], ...] | None = None
     constant: tuple[str, ...] | None = None

@@ -93,6 +93,9 @@ CASES = {
     "gating": ("moe", MIXTURE, ["none", "lanes"], ({}, {"gating": "halves"}), "gate and up of an expert given as one of none, lanes", "halves"),
     "limited": ("moe", MIXTURE, False, ({}, {"limit": 7.0, "up_offset": 1.0}), "no limit on gate and up and nothing added to up", "limit 7, 1 added to up"),
     "stacked": ("moe", MIXTURE, True, ({}, {"trans_down": 0}), "the experts' weights stacked, an expert's [out, in]", "down weight [in, out]"),
+    "plus_residual": ("ada_norm", NORM, False, ({"residual": "f32[2,3,8]"}, {}), "no residual added", "residual residual"),
+    "result_codes": ("conv_act", ({"x": "f32[1,2,8]"}, {"act": "relu"}), False, ({"code_scale": "= f32[1]"}, {"codes": "u8"}), "a result that is not rounded to codes", "rounded to u8"),
+    "ids": ("embed_norm", ({"word_ids": "i32[1,3]", "word": "= f32[9,8]"}, {"eps": 1e-5}), ["i32"], ({"word_ids": "i64[1,3]"}, {}), "ids of element type i32", "word ids are i64"),
     "layouts": ("attention", ATTENTION, {"q": ["b h s d"], "k": ["b h s d"]}, ({}, {"k_layout": "b h d s"}), "axes of q, k: b h s d", "k b h d s"),
 }  # fmt: skip
 
