@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fuse.attributes import from_end
 from fuse.ir import Graph, Op
 from fuse.placing import seen
+from fuse.plausible import run_time
 
 
 class Norm(NamedTuple):
@@ -27,6 +28,16 @@ class Norm(NamedTuple):
     compute: str
     out: str
     op: Op
+
+
+class Almost(NamedTuple):
+    """A form that an op would be but for one fault of its own (an attribute, an operand)."""
+
+    form: Any
+    code: str
+    at: str
+    want: str
+    got: str
 
 
 class Product(NamedTuple):
@@ -146,9 +157,20 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
     )
 
 
+def _almost_norm(graph: Graph, op: Op) -> Almost | None:
+    """A native norm over more than the last axis."""
+    if _last_axis(graph, op) or "axis" not in op.attrs:
+        return None
+    found = _norm(graph, op._replace(attrs={**op.attrs, "axis": -1}))
+    if found is None:
+        return None
+    return Almost(found._replace(op=op), "attribute", op.outputs[0], "axis=-1", f"axis={op.attrs['axis']}")
+
+
 norm = _reads(
     "rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"
 )(_norm)
+norm.almost = _almost_norm  # type: ignore[attr-defined]
 
 
 def _product(graph: Graph, op: Op) -> Product | None:
@@ -191,6 +213,18 @@ def _dequantized(graph: Graph, weight: str) -> bool:
     return False
 
 
+def _almost_product(graph: Graph, op: Op) -> Almost | None:
+    """A product whose weight is a graph input of two known dims, or can be overridden."""
+    weight = _operand(op, 1)
+    dims = graph.dims(weight)
+    if op.kind not in ("MatMul", "Gemm") or graph.is_constant(weight) or weight in graph.base.producer:
+        return None
+    if dims is None or len(dims) != 2 or not all(isinstance(dim, int) for dim in dims):
+        return None
+    found = Product(op.inputs[0], weight, _operand(op, 2), 0, 0, 1.0, 1.0, True, op.outputs[0], op)
+    return Almost(found, "operand", weight, "weight: a constant", run_time(graph, weight))
+
+
 product = _reads(
     "MatMul",
     "Gemm",
@@ -199,6 +233,7 @@ product = _reads(
     "matmul_bias",
     "quantized_matmul",
 )(_product)
+product.almost = _almost_product  # type: ignore[attr-defined]
 
 _ACTIVATIONS = {
     "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),

@@ -21,7 +21,7 @@ from fuse.pattern import (
     Runtime,
     children,
 )
-from fuse.plausible import constant_like, truer
+from fuse.plausible import constant_like, run_time, truer
 
 Matcher = Callable[["Match", str], bool]
 #: How many nodes one run that explains may look at: what is almost the pattern is found long before.
@@ -238,13 +238,6 @@ def close(a: float, b: float, within: float = 1e-3) -> bool:
 def shown(number: Any) -> str:
     """A number as a reason shows it."""
     return f"{number:.7g}" if isinstance(number, float) else str(number)
-
-
-def run_time(graph: Graph, value: str) -> str:
-    """What a reason says of a value that is no constant."""
-    if value in graph.base.overridable:
-        return "a graph input with a default, which can be overridden"
-    return "a value that changes at run time"
 
 
 def _constant(pattern: Constant, path: str, shared: frozenset[int]) -> Matcher:

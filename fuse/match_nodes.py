@@ -8,7 +8,7 @@ from typing import Any
 from fuse.attributes import DATA_OPERANDS, attribute
 from fuse.ir import Op
 from fuse.match import EFFORT, Match, Matcher, below, best_of, compile_pattern
-from fuse.pattern import COMMUTATIVE, LAST, Node, root_kinds
+from fuse.pattern import ANY, COMMUTATIVE, LAST, Node, root_kinds
 from fuse.plausible import UNARY, substitutes
 
 
@@ -85,7 +85,7 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
             return m.explains and elsewhere(m, value, m.at)
         if m.explains:
             return explained(m, value, op)
-        if op.kind not in kinds or len(op.outputs) <= output or op.outputs[output] != value:
+        if op.kind not in kinds or not of_output(op, value):
             return False
         if not all(attribute_fits(m, op, name, want) for name, want in pattern.attrs) or not fits(op):
             return False
@@ -95,6 +95,9 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
             return True
         m.restore(mark)
         return False
+
+    def of_output(op: Op, value: str) -> bool:
+        return output == ANY or (len(op.outputs) > output and op.outputs[output] == value)
 
     def fits(op: Op) -> bool:
         have = len(op.inputs)
@@ -121,7 +124,7 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
     def here(m: Match, value: str, op: Op) -> bool:
         if op.kind not in kinds:
             return bool(m.budget) and not op.parts and another_kind(m, value, op)
-        if len(op.outputs) <= output or op.outputs[output] != value:
+        if not of_output(op, value):
             return False
         for name, want in pattern.attrs:
             if attribute_fits(m, op, name, want):

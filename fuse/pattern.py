@@ -66,7 +66,8 @@ class Alternatives(Pattern):
 
 @dataclass(frozen=True)
 class Node(Pattern):
-    """An operator of one of these kinds over operands, with attributes. `output`: which of its outputs."""
+    """An operator of one of these kinds over operands, with attributes. `output`: which of its outputs
+    (ANY: any)."""
 
     kinds: tuple[str, ...]
     args: tuple[Pattern, ...]
@@ -130,6 +131,8 @@ class _Last:
 
 
 LAST = _Last()
+#: Any output of an operator.
+ANY = -1
 HOLE = Hole()
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Max", "Min"})
 

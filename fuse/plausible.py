@@ -51,6 +51,13 @@ def constant_like(graph: Graph, value: str, scalar: bool) -> bool:
     return wide == 0 if scalar else wide <= 1
 
 
+def run_time(graph: Graph, value: str) -> str:
+    """What a reason says of a value that is no constant."""
+    if value in graph.base.overridable:
+        return "a graph input with a default, which can be overridden"
+    return "a value that changes at run time"
+
+
 def truer(graph: Graph, one: str, other: str) -> bool:
     """Whether of two values, where one stands for the other by mistake, the first is the one meant.
 

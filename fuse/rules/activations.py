@@ -45,6 +45,7 @@ gelu = Rule(
         | Add(Mul(erf, half), half)
     ),
     marks=("Erf",),
+    hints=("Tanh", "Sigmoid"),
     needs=(float_type("x"),),
     builds=lambda m: _gelu(m),
 )
@@ -74,6 +75,7 @@ fast_gelu = Rule(
     finds=times(Add(tanh, constant(1)), x, constant=0.5)
     | times(Add(times(tanh, constant=0.5), constant(0.5)), x),
     marks=("Tanh",),
+    hints=("Erf", "Sigmoid"),
     needs=(float_type("x"),),
     builds=lambda m: Built("fast_gelu", (m["x"],), {}),
 )
@@ -104,6 +106,7 @@ silu = Rule(
     Two kernels become one; a diamond, since x is read twice.""",
     finds=Mul(Sigmoid(x), x) | Mul(Sigmoid(Mul(x, constant(1))), x),
     marks=("Sigmoid",),
+    almost=lambda m, fault: fault.code == "op",
     needs=(float_type("x"),),
     builds=lambda m: Built("silu", (m["x"],), {}),
 )

@@ -359,6 +359,7 @@ attention = Rule(
     Five to twenty kernels become one, and the scores, quadratic in the rows, are never written.""",
     finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"], reach=3),
     marks=("Softmax",),
+    hints=("LogSoftmax", "Hardmax"),
     needs=(
         casts_to_float("scores"),
         casts_to_float("probabilities"),

@@ -107,6 +107,8 @@ gated_act = Rule(
     finds=Mul(form(forms.activation, "act", where=lambda a: a.name in GATES), anything("up")),
     marks=tuple(sorted(forms.activation.kinds)),
     needs=(guard(halves_are_one_width),),
+    place=_is_gate,
+    almost=lambda m, fault: fault.code == "op",
     builds=_gate,
     classes=("swiglu", "geglu", "reglu"),
     reads=tuple(sorted(forms.activation.kinds)),

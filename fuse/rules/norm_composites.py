@@ -7,7 +7,7 @@ from typing import Any
 from fuse import forms
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.modulation_form import affine_operand, gated_branch, is_modulated
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
@@ -53,10 +53,26 @@ def _ordered(m: Match) -> tuple[str, str]:
     return (m["b"], m["a"]) if is_branch else (m["a"], m["b"])
 
 
+def _has_a_residual(m: Match) -> bool:
+    """Whether neither addend is a constant row (a bias of what stands before), nor a gated branch."""
+    fixed = [v for v in (m["a"], m["b"]) if m.graph.is_constant(v)]
+    rows = any(_is_row(m.graph.dims(v)) for v in fixed)
+    return len(fixed) < 2 and not rows and not _is_adaptive(m.graph, m)
+
+
+def _two_streams(m: Match, fault: Fault) -> bool:
+    """Whether what a norm reads is made of two values of its own dims, neither of them a gate."""
+    graph, values = m.graph, (m["a"], m["b"])
+    if fault.code != "op" or fault.got not in ("Sub", "Mul") or graph.dims(values[0]) != graph.dims(values[1]):
+        return False
+    made = [graph.producer(value) for value in values]
+    gates = forms.activation.kinds | {"Softmax", "Exp"}
+    return not any(graph.is_constant(v) for v in values) and not any(op and op.kind in gates for op in made)
+
+
 def _add_norm(m: Match) -> Built | None:
-    graph, norm = m.graph, m["norm"]
-    rows = [v for v in (m["a"], m["b"]) if graph.is_constant(v)]
-    if any(_is_row(graph.dims(v)) for v in rows) or len(rows) == 2 or _is_adaptive(graph, m):
+    norm = m["norm"]
+    if not _has_a_residual(m):
         return None
     x, residual = _ordered(m)
     return Built(
@@ -91,6 +107,8 @@ add_norm = Rule(
     finds=form(forms.norm, "norm", x=Add(a, b)),
     marks=tuple(sorted(forms.norm.kinds)),
     needs=(guard(one_addend_is_the_sum),),
+    place=_has_a_residual,
+    almost=_two_streams,
     builds=_add_norm,
     reads=tuple(sorted(forms.norm.kinds | forms.product.kinds)),
 )

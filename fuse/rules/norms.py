@@ -94,6 +94,7 @@ rms_norm = Rule(
     Five to eight kernels become one; the square, the mean and the root are never written.""",
     finds=scaled(over_root_mean_square(x)),
     marks=("ReduceMean",),
+    hints=("Sqrt",),
     needs=(
         float_narrower_than_f64("x"),
         same_type("x", "eps"),
@@ -244,6 +245,7 @@ l2_norm = Rule(
     Three to five kernels become one; where eps stands is part of the form.""",
     finds=Div(x, spread) | Mul(Reciprocal(divisor) | Div(constant(1), divisor), x),
     marks=("ReduceSum", "ReduceL2", "ReduceSumSquare"),
+    hints=("Sqrt",),
     needs=(float_narrower_than_f64("x"), same_type("x", "eps")),
     builds=_l2,
 )

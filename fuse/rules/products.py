@@ -8,7 +8,7 @@ from typing import Any
 from fuse import forms
 from fuse.guards import agree, dims_text, squeezed
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.mixture_form import sums_experts
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
@@ -307,12 +307,26 @@ def residual_has_the_shape(m: Match) -> Wrong | None:
     return None if agree(own, out) else Wrong(m["residual"], f"{dims_text(own)} beside {dims_text(out)}")
 
 
+def _is_residual(m: Match) -> bool:
+    """Whether the other addend is a residual that this product takes: of the sum's rank, no constant, and
+    neither a norm nor a later product takes the sum."""
+    graph, product = m.graph, m["product"]
+    own, out = graph.dims(m["residual"]), graph.dims(m.root)
+    if graph.is_constant(m["residual"]) or (own is not None and out is not None and len(own) != len(out)):
+        return False
+    if _feeds_a_norm(graph, m.root) or product.alpha != 1.0:
+        return False
+    return not _later_product(graph, m) and not sums_experts(graph, m["residual"])
+
+
+def _subtracted(m: Match, fault: Fault) -> bool:
+    """Whether a residual of the product's dims is taken off, not added."""
+    return fault.code == "op" and fault.got == "Sub"
+
+
 def _with_residual(m: Match) -> Built | None:
     product = m["product"]
-    graph = m.graph
-    if graph.is_constant(m["residual"]) or _feeds_a_norm(graph, m.root) or product.alpha != 1.0:
-        return None
-    if graph.producer(m.root) is None or _later_product(graph, m) or sums_experts(graph, m["residual"]):
+    if not _is_residual(m):
         return None
     operands = (product.x, product.weight, product.bias, m["residual"])
     return Built("matmul_residual", operands, product_attrs(product))
@@ -344,6 +358,8 @@ matmul_residual = Rule(
     finds=Add(any_product, residual),
     marks=_PRODUCT_KINDS,
     needs=(guard(residual_has_the_shape),),
+    place=_is_residual,
+    almost=_subtracted,
     builds=_with_residual,
     reads=tuple(sorted(forms.product.kinds | forms.norm.kinds)),
 )

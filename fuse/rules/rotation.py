@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuse.guards import casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import (
+    ANY,
     HOLE,
     LAST,
     Add,
@@ -29,10 +30,10 @@ x, cos, sin = anything("x"), anything("cos"), anything("sin")
 CASTS = {"cast": Cast(HOLE)}
 
 # The pair of a lane: a half further (`half`), or the neighbour (`interleaved`).
-upper = Slice(x) | Split(x, output=1)
-lower = Slice(x) | Split(x, output=0)
-turned = Concat(Neg(upper), lower, axis=LAST)
-turned_pairs = Reshape(Concat(Unsqueeze(Neg(upper), axes=LAST), Unsqueeze(lower, axes=LAST), axis=LAST))
+# Which lanes a part takes, and which part has the minus, the guard says.
+part = Slice(x) | Split(x, output=ANY)
+turned = Concat(Neg(part), part, axis=LAST) | Concat(part, Neg(part), axis=LAST)
+turned_pairs = Reshape(Concat(Unsqueeze(Neg(part), axes=LAST), Unsqueeze(part, axes=LAST), axis=LAST))
 
 rotated = Add(Mul(turned | turned_pairs, sin), Mul(x, cos))
 
@@ -104,25 +105,48 @@ def _slice_bounds(graph: Graph, op: Op, rank: int) -> tuple[int, int, int] | Non
     return starts[0], stops[0], step
 
 
-def _halves(m: Match) -> tuple[str, tuple[str, int, int, int], tuple[str, int, int, int]] | None:
-    """The two lane sets of a match, as (op that holds them, first of the pair, second of the pair)."""
+class Pair(NamedTuple):
+    """The two lane sets of a match: the value and lanes of the first of each pair, and of the second
+    (the one that has the minus); the join that turns them, None where they are rotated apart."""
+
+    first: str
+    second: str
+    one: tuple[str, int, int, int]
+    two: tuple[str, int, int, int]
+    join: Op | None = None
+
+
+def _halves(m: Match) -> Pair | None:
+    """The lane sets; None where their bounds are not known."""
     graph = m.graph
+    join = None
     if m.get("first"):
         a, b = m["first"], m["second"]
     else:
-        join = next((op for op in m.ops if op.kind == "Concat" and _is_turned(graph, op)), None)
+        join = _turning(m)
         if join is None:
             return None
-        a, b = join.inputs[1], join.inputs[0]
-        a, b = (_through(graph, v, "Unsqueeze") for v in (a, b))
+        b, a = (_through(graph, v, "Unsqueeze") for v in join.inputs[:2])
+        if _made_by(graph, a, "Neg"):
+            a, b = b, a
         b = _through(graph, b, "Neg")
     one, two = lanes(graph, a), lanes(graph, b)
-    return None if one is None or two is None else (a, one, two)
+    return None if one is None or two is None else Pair(a, b, one, two, join)
 
 
-def _is_turned(graph: Graph, op: Op) -> bool:
-    made = graph.producer(_through(graph, op.inputs[0], "Unsqueeze"))
-    return made is not None and made.kind == "Neg"
+def _turning(m: Match) -> Op | None:
+    """The join of the two parts, one of them with a minus (or none, where it was forgotten)."""
+    graph = m.graph
+
+    def is_part(value: str) -> bool:
+        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), "Neg"), "Slice", "Split")
+
+    return next((op for op in m.ops if op.kind == "Concat" and all(map(is_part, op.inputs))), None)
+
+
+def _made_by(graph: Graph, value: str, *kinds: str) -> bool:
+    op = graph.producer(value)
+    return op is not None and op.kind in kinds
 
 
 def _through(graph: Graph, value: str, kind: str) -> str:
@@ -134,28 +158,44 @@ def halves_make_the_whole(m: Match) -> Wrong | None:
     """the two halves are exact and make the whole, the minus on the second"""
     found = _halves(m)
     if found is None:
-        at = m.get("first") or m.root
-        return Wrong(at, "bounds that are not known")
-    at, one, two = found
+        return Wrong(m.get("first") or m.root, "bounds that are not known")
+    one, two, join = found.one, found.two, found.join
     width = m.graph.dims(one[0])
     full = width[-1] if width else None
     if one[0] != two[0]:
-        return Wrong(at, f"parts of {one[0]} and {two[0]}")
-    half = (
-        isinstance(full, int)
-        and full % 2 == 0
-        and one[1:] == (0, full // 2, 1)
-        and two[1:] == (full // 2, full, 1)
-    )
-    pairs = isinstance(full, int) and one[1:] == (0, full, 2) and two[1:] == (1, full, 2)
-    if half or pairs:
+        return Wrong(found.first, f"parts of {one[0]} and {two[0]}")
+    if not isinstance(full, int) or full % 2:
+        return Wrong(found.first, f"lanes {_shown(one)} and {_shown(two)} of {full}")
+    halves, pairs = ((0, full // 2, 1), (full // 2, full, 1)), ((0, full, 2), (1, full, 2))
+    if join is not None:
+        wrong = _wrong_turn(m, found, join, halves, pairs)
+        if wrong is not None:
+            return wrong
+    if (one[1:], two[1:]) in (halves, pairs):
         joined_as_pairs = any(op.kind == "Unsqueeze" for op in m.ops)
-        rotates_pairs = pairs if not m.get("first") else None
-        if rotates_pairs is not None and rotates_pairs != joined_as_pairs:
-            return Wrong(at, "lanes taken one way and joined another")
+        if join is not None and joined_as_pairs != (one[3] == 2):
+            return Wrong(join.outputs[0], "lanes taken one way and joined another")
         return None
-    shown = f"lanes {one[1]}:{one[2]}:{one[3]} and {two[1]}:{two[2]}:{two[3]} of {full}"
-    return Wrong(at, shown)
+    wanted = pairs if one[3] == 2 else halves
+    odd = found.first if one[1:] != wanted[0] else found.second
+    return Wrong(odd, f"lanes {_shown(one)} and {_shown(two)} of {full}")
+
+
+def _wrong_turn(m: Match, pair: Pair, join: Op, *wanted: Any) -> Wrong | None:
+    """The minus on the first of the pair, or the parts joined the other way round."""
+    graph = m.graph
+    turned_first = _made_by(graph, _through(graph, join.inputs[0], "Unsqueeze"), "Neg")
+    exchanged = (pair.two[1:], pair.one[1:]) in wanted
+    if exchanged and turned_first:
+        return Wrong(join.outputs[0], "the halves exchanged")
+    minus = next((op for op in m.ops if op.kind == "Neg"), join)
+    if exchanged:
+        return Wrong(minus.outputs[0], "the minus on the first half")
+    return None if turned_first or minus is join else Wrong(join.outputs[0], "the halves joined the other way")
+
+
+def _shown(taken: tuple[str, int, int, int]) -> str:
+    return ":".join(map(str, taken[1:]))
 
 
 def tables_broadcast(m: Match) -> Wrong | None:
@@ -201,7 +241,7 @@ def _below_cast(graph: Graph, value: str) -> str:
 def _form(m: Match) -> dict[str, Any]:
     found = _halves(m)
     assert found is not None
-    pairs = found[1][3] == 2
+    pairs = found.one[3] == 2
     attrs: dict[str, Any] = {}
     if m.get("first"):
         attrs["tables"] = "half"
@@ -219,7 +259,7 @@ def _rope(m: Match) -> Built | None:
     graph = m.graph
     attrs = _form(m)
     also: list[Op] = []
-    value = m["x"] if m.get("x") else (_halves(m) or ("", ("",)))[1][0]
+    value = m["x"] if m.get("x") else _source(m)
     if m.get("first"):
         also += _producers(graph, m["first"], m["second"])
     if m.get("whole"):
@@ -245,6 +285,12 @@ def _rope(m: Match) -> Built | None:
         also.append(cast)
         attrs["rope_compute"] = graph.dtype(value)
     return Built("rope", (below, m["cos"], m["sin"], ""), attrs, also=also)
+
+
+def _source(m: Match) -> str:
+    """The value whose lanes are rotated apart."""
+    found = _halves(m)
+    return "" if found is None else found.one[0]
 
 
 def _producers(graph: Graph, *values: str) -> list[Op]:

@@ -210,17 +210,6 @@ def product_swapped(draft: Draft, place: Place) -> Planted | None:
     return planted(place.rule, ("operand", node.output[0]))
 
 
-def out_kind(kind: str):
-    def plant(draft: Draft, place: Place) -> Planted | None:
-        a = roles(place)
-        if a is None or a.out.kind != "MatMul":
-            return None
-        draft.node(a.out.outputs[0]).op_type = kind
-        return planted(place.rule, ("op", a.out.outputs[0]))
-
-    return plant
-
-
 def cast_to_int(draft: Draft, place: Place) -> Planted | None:
     """The scores pass through integers: a cast down and one back."""
     a = roles(place)
@@ -250,6 +239,5 @@ FAULTS = {
     "NaN guard of another value": guard_of_another,
     "NaN guard's branches swapped": guard_branches_swapped,
     "product with v swapped": product_swapped,
-    "Add for the product with v": out_kind("Add"),
     "scores through integers": cast_to_int,
 }
