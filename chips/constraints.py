@@ -14,6 +14,7 @@ from typing import Any
 from chips import constraints_attention as attention
 from chips import constraints_epilogues as epilogues
 from chips import constraints_mixture as mixture
+from chips import constraints_quantized as quantized
 from chips import constraints_rope as rope
 from chips.answers import Answer, Unknown, last, number, same, undecided, unknown, without_unit_lead
 from chips.operands import Operands
@@ -293,7 +294,8 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         attention.q_len_groups, attention.kv_len, attention.q_within_kv, attention.layouts,
         epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
-        mixture.stacked,
+        mixture.stacked, quantized.float_types, quantized.codes, quantized.bits, quantized.storage,
+        quantized.granularity, quantized.block_size, quantized.x_rounded,
     )
 }  # fmt: skip
 
@@ -326,6 +328,10 @@ NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS
     ),
     **dict.fromkeys(
         ("scoring", "selection", "plain_weights", "gating", "limited", "stacked"), frozenset({"experts"})
+    ),
+    **dict.fromkeys(
+        ("float_types", "codes", "bits", "storage", "granularity", "block_size", "x_rounded"),
+        frozenset({"codes", "bits"}),
     ),
 }  # fmt: skip
 

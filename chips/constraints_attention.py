@@ -13,6 +13,11 @@ def head_dim(at: Operands, want: HeadDim) -> Answer:
     q, v = at.extent("q", "d"), at.extent("v", "d")
     if not isinstance(q, int) or not isinstance(v, int):
         return number(want, q, "head width") or (None if want.v_differs else unknown("head width of v", v))
+    padded = at.attr("pad_head_to")
+    if padded:
+        if max(q, v) > padded:
+            return f"{max(q, v)}, padded to {padded}"
+        q = v = padded
     if (q, v) in want.pairs:
         return None
     if q != v and not want.v_differs:

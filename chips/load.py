@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from chips.constraints import NEEDS, given
 from chips.lines import Document, Place, Where, read
-from chips.schema import ChipFile, Entry, Limits
+from chips.own_rules import KERNEL_ATTRIBUTE
+from chips.schema import ChipFile, Entry, Limits, OwnRule
 from fuse.classes import CLASSES
 from fuse.types import FuseError
 
@@ -160,8 +161,40 @@ def _check_meaning(loaded: Loaded, path: Path) -> None:
             parts += [(("cases", i, "when"), case.when), (("cases", i, "limits"), case.limits)]
         for where, limits in parts:
             _check_limits(name, limits, ("classes", name, *where), loaded, path)
+    for number, rule in enumerate(spec.rules):
+        _check_rule(number, rule, loaded, path)
     for name, preference in spec.prefer.items():
         _check_limits(name, preference.when, ("prefer", name, "when"), loaded, path)
+
+
+def _check_rule(number: int, rule: OwnRule, loaded: Loaded, path: Path) -> None:
+    """A chip's own rule stands beside a shared rule and sets kernel attributes that its class has."""
+    from fuse.compiler import rule_names
+
+    where: Where = ("rules", number)
+    shared = rule_names()
+
+    def fail(key: str, text: str) -> FuseError:
+        return FuseError(f"{_place(loaded.places, (*where, key), path)}: {text}")
+
+    if rule.name in (*shared, *(other.name for other in loaded.spec.rules[:number])):
+        raise fail("name", f"{rule.name} is the name of another rule")
+    if rule.beside and rule.beside not in shared:
+        raise fail("beside", f"no rule {rule.beside}; {nearest(rule.beside, shared)}")
+    if rule.builds not in CLASSES:
+        raise fail("class", f"unknown class {rule.builds}; {nearest(rule.builds, tuple(CLASSES))}")
+    attrs = {
+        name: attr
+        for name, attr in CLASSES[rule.builds].attrs.items()
+        if attr.meaning.startswith(KERNEL_ATTRIBUTE)
+    }
+    for name, value in rule.sets.items():
+        if name not in attrs:
+            known = f"it has {', '.join(attrs)}" if attrs else "it has none"
+            raise fail("set", f"{rule.builds} has no kernel attribute {name}; {known}")
+        if type(value) is not type(attrs[name].default):
+            raise fail("set", f"{name}: want {type(attrs[name].default).__name__}, got {value}")
+    _check_limits(rule.builds, rule.when, (*where, "when"), loaded, path)
 
 
 def _check_limits(name: str, limits: Limits, where: Where, loaded: Loaded, path: Path) -> None:

@@ -108,6 +108,13 @@ class Limits(Row):
     gating: tuple[Gating, ...] | None = None
     limited: Literal[False] | None = None
     stacked: Literal[True] | None = None
+    float_types: tuple[Dtype, ...] | None = None
+    codes: tuple[Literal["i8", "u8", "i4", "u4", "i2", "u2"], ...] | None = None
+    bits: Number | None = None
+    storage: tuple[Literal["values", "blocks"], ...] | None = None
+    granularity: tuple[Literal["tensor", "output", "block"], ...] | None = None
+    block_size: Number | None = None
+    x_rounded: tuple[Literal["none", "dynamic", "static", "codes"], ...] | None = None
     max_members: Annotated[int, Field(gt=1)] | None = None
     max_weight_bytes: Annotated[int, Field(gt=0)] | None = None
 
@@ -160,6 +167,32 @@ class Preference(Row):
     source: Sources
 
 
+class OwnRule(Row):
+    """A rule of the chip's own: kernel attributes set on ops of one class, and why that is right.
+
+    place, beside: before or after a shared rule, or closing (after all of them, beside none).
+    builds (`class` in the file): the class. when: where it applies. where_refused: only where the chip
+    does not run the op as it stands. sets (`set` in the file): kernel attributes, which the definition
+    of the class ignores. An op that the chip does not run with them either is left as it is.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+    place: Literal["before", "after", "closing"]
+    beside: str = ""
+    builds: str = Field(alias="class")
+    when: Limits = Limits()
+    where_refused: bool = False
+    sets: Annotated[dict[str, bool | int | float | str], Field(min_length=1, alias="set")]
+    reason: Sentence
+    source: Sources
+
+    @model_validator(mode="after")
+    def _beside_a_rule(self) -> OwnRule:
+        if (self.place == "closing") == bool(self.beside):
+            raise ValueError("want beside with before and after, and none with closing")
+        return self
+
+
 class Quantity(Row):
     """A number, or the lowest and highest of its kind, and where it is written."""
 
@@ -208,6 +241,6 @@ class ChipFile(Row):
     free_views: tuple[str, ...] = ()
     every_class: Entry | None = None
     classes: dict[str, Entry] = {}
-    rules: tuple[str, ...] = ()
+    rules: tuple[OwnRule, ...] = ()
     prefer: dict[str, Preference] = {}
     notes: tuple[str, ...] = ()

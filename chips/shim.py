@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from chips.constraints import check, given
 from chips.load import Loaded
 from chips.operands import Operands
+from chips.own_rules import chip_rule
 from chips.schema import Case, ChipFile, Entry, Number, Preference
 from fuse.shim import Candidate, ChipRule, Limit, Refused, Whole
 
@@ -41,6 +42,7 @@ class Chip:
         self.sha256: str = loaded.sha256
         self.chip_rules: tuple[ChipRule, ...] = ()
         self._ways = {name: ways(entry) for name, entry in self.spec.classes.items() if not entry.lacks}
+        self.chip_rules = tuple(chip_rule(rule, self.judge) for rule in self.spec.rules)
 
     def __repr__(self) -> str:
         return f"Chip({self.name})"

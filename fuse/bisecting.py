@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fuse.compiler import Optimized, Progress, optimize
 from fuse.ir import Graph
-from fuse.record import Record
+from fuse.record import Record, state
 from fuse.report import Decision
 from fuse.shim import Shim
 from fuse.types import FuseError
@@ -146,18 +146,15 @@ def without(optimized: Optimized, firings: Iterable[Record]) -> Optimized:
     graph = optimized.graph.copy()
     graphs = {one.base.prefix: one for one in (*graph.bodies(), graph)}
     last = {
-        (row.root, row.builds): row.outcome
+        state(row.op): row.outcome
         for row in optimized.records
-        if row.outcome in ("fired", "refused")
+        if row.op is not None and row.outcome != "held"
     }
     for row in sorted(firings, key=lambda row: -row.number):
         one = graphs[row.graph]
         op = one.producer(row.root)
-        todo = [op] if op is not None and op.parts and op.kind == row.builds else []
+        todo = [op] if op is not None and row.op is not None and state(op) == state(row.op) else []
         while todo:
-            todo += [
-                part
-                for part in one.dissolve(todo.pop())
-                if part.parts and last[part.path, part.kind] == "refused"
-            ]
+            back = one.dissolve(todo.pop())
+            todo += [part for part in back if part.parts and last[state(part)] == "refused"]
     return replace(optimized, graph=graph)

@@ -59,6 +59,11 @@ _QUANTIZED = _PRODUCT | {
         "x_zero_point). An x of integers is in codes already",
     ),
     "x_codes": Attr("", "element type that a float x is rounded to (static)"),
+    "accuracy_level": Attr(
+        0,
+        "kernel attribute: the least that a kernel computes in: 1 f32, 2 f16, 3 bf16, 4 x rounded to 8 bits; "
+        "0: its own choice",
+    ),
 }
 _CONV = {
     "strides": Attr((), "steps of the window along each axis of space; empty: 1"),

@@ -33,6 +33,9 @@ ATTENTION = {
     "softcap": Attr(0.0, "cap of the scores, 0: none"),
     "empty_rows": Attr("nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"),
     "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
+    "pad_head_to": Attr(
+        0, "kernel attribute: head width that q, k and v are padded to with zeros, the result cut; 0: none"
+    ),
 }
 _DELTA = {
     "q_layout": Attr(

@@ -13,7 +13,7 @@ from fuse.classes import CLASSES
 from fuse.final import final
 from fuse.ir import Graph, Op, leaves
 from fuse.placing import realized
-from fuse.record import Miss, Record
+from fuse.record import Miss, Record, state
 from fuse.rewriter import CompiledRule, Near, Sweep, compile_rule
 from fuse.rewriter import Whole as Placed
 from fuse.rule import Rule
@@ -233,22 +233,23 @@ class Compile:
 
     def _refused(self, op: Op) -> bool:
         """Whether the last word on an op was that the chip refuses it."""
+        place = state(op)
         last = [
             r.outcome
             for r in self.records
-            if r.root == op.path and r.builds == op.kind and r.outcome != "held"
+            if r.root == op.path and r.op is not None and r.outcome != "held" and state(r.op) == place
         ]
         return bool(last) and last[-1] == "refused"
 
     def close(self) -> None:
         """Undo every refused op that still stands: the graph then holds only what the chip runs whole."""
         self.dissolve_stones(lambda kind: False)
-        last = {(r.root, r.builds): r.outcome for r in self.records if r.outcome in ("fired", "refused")}
+        last = {state(r.op): r.outcome for r in self.records if r.op is not None and r.outcome != "held"}
         for graph in (*self.graph.bodies(), self.graph):
             todo = [op for op in graph.ops if op.parts]
             while todo:
                 op = todo.pop()
-                if op.parts and last.get((op.path, op.kind)) == "refused":
+                if op.parts and last.get(state(op)) == "refused":
                     todo += graph.dissolve(op)
 
 

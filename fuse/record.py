@@ -27,6 +27,15 @@ class Miss(NamedTuple):
     path: str = ""
 
 
+def state(op: Op) -> tuple[str, str, int]:
+    """What tells ops apart that stood at one place: path, class, and how often a chip's own rule took
+    the op in to set kernel attributes."""
+    times, inner = 0, op
+    while len(inner.parts) == 1 and (inner.parts[0].path, inner.parts[0].kind) == (op.path, op.kind):
+        times, inner = times + 1, inner.parts[0]
+    return op.path, op.kind, times
+
+
 class Record(NamedTuple):
     """One decision. `ops` are lifted ops (leaves) in slot order; `root` is a value path.
 

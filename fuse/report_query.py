@@ -40,7 +40,7 @@ def answering(rows: Sequence[Decision], name: str) -> list[Decision]:
     for row in rows:
         if row.kind != "fired":
             continue
-        if not of(row, name) and (name not in row.realizes or row.id in answered):
+        if row.rule != name and (row.id in answered or name not in (row.builds, *row.realizes)):
             continue
         found.append(row)
         above = row.absorbed_by

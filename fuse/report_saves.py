@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fuse.ir import Graph, Op
 from fuse.placing import aliases
-from fuse.record import Record
+from fuse.record import Record, state
 from fuse.report_bytes import size_text
 from fuse.report_rows import Saves
 from fuse.types import UNKNOWN, Dim, Type, add, mul, nbytes
@@ -42,7 +42,7 @@ class Ledger:
 
     def __init__(self, graph: Graph, rows: Sequence[Record]) -> None:
         self._types, self._constants = graph.base.types, graph.base.constants
-        self._refused = {(row.root, row.builds) for row in rows if row.outcome == "refused"}
+        self._refused = {state(row.op) for row in rows if row.outcome == "refused" and row.op is not None}
         self._numbers: dict[Type, int] = {}
         self._made: dict[tuple[int, frozenset[tuple[int, int]]], Saves] = {}
 
@@ -77,7 +77,7 @@ class Ledger:
 
     def _members(self, op: Op) -> Iterator[Op]:
         for part in op.parts:
-            if part.parts and (part.path, part.kind) in self._refused:
+            if part.parts and state(part) in self._refused:
                 yield from self._members(part)
             else:
                 yield part

@@ -35,6 +35,10 @@ MIXTURE = (
     {"x": "f32[N,8]", "scores": "f32[N,4]", "first.1": "= f32[4,32,8]", "down.1": "= f32[4,8,16]"},
     {"experts": 4, "k": 2, "gating": "lanes", "trans_first": 1, "trans_down": 1},
 )
+QUANTIZED = (
+    {"x": "f32[4,64]", "codes": "= u8[8,2,16]", "scales": "= f32[16]"},
+    {"bits": 4, "storage": "blocks", "granularity": "block", "block_size": 32},
+)
 
 
 def made(
@@ -96,6 +100,13 @@ CASES = {
     "plus_residual": ("ada_norm", NORM, False, ({"residual": "f32[2,3,8]"}, {}), "no residual added", "residual residual"),
     "result_codes": ("conv_act", ({"x": "f32[1,2,8]"}, {"act": "relu"}), False, ({"code_scale": "= f32[1]"}, {"codes": "u8"}), "a result that is not rounded to codes", "rounded to u8"),
     "ids": ("embed_norm", ({"word_ids": "i32[1,3]", "word": "= f32[9,8]"}, {"eps": 1e-5}), ["i32"], ({"word_ids": "i64[1,3]"}, {}), "ids of element type i32", "word ids are i64"),
+    "float_types": ("quantized_matmul", QUANTIZED, ["f32"], ({"x": "f16[4,64]"}, {}), "x, scales and bias in floats of element type f32", "x is f16"),
+    "codes": ("quantized_matmul", QUANTIZED, ["u8"], ({"codes": "= i4[8,64]"}, {}), "codes of element type u8", "codes are i4"),
+    "bits": ("quantized_matmul", QUANTIZED, {"one_of": [4, 8]}, ({}, {"bits": 2}), "bits of a code: one of 4, 8", "2"),
+    "storage": ("quantized_matmul", QUANTIZED, ["blocks"], ({}, {"storage": "values"}), "codes stored as blocks", "values"),
+    "granularity": ("quantized_matmul", QUANTIZED, ["block"], ({}, {"granularity": "tensor"}), "a scale for each block", "tensor"),
+    "block_size": ("quantized_matmul", QUANTIZED, {"multiple_of": 32}, ({}, {"block_size": 16}), "inputs that share a scale: a multiple of 32", "16"),
+    "x_rounded": ("quantized_matmul", QUANTIZED, ["none"], ({"x": "u8[4,64]"}, {}), "what x is rounded to: none", "codes"),
     "layouts": ("attention", ATTENTION, {"q": ["b h s d"], "k": ["b h s d"]}, ({}, {"k_layout": "b h d s"}), "axes of q, k: b h s d", "k b h d s"),
 }  # fmt: skip
 
