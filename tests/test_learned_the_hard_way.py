@@ -270,3 +270,21 @@ def test_fully_masked_rows(guarded: bool) -> None:
     (fired,) = held(model, "ort-cpu", feeds).report.fired("attention")
     says = "a fully masked row gives zero here, nan in the graph"
     assert (says in fired.note) == (not guarded)
+
+
+def test_a_small_side_input_does_not_decide_for_a_block(tmp_path: Path) -> None:
+    """A limit on rows looks at the candidate's own; an unknown dim is a reason of its own."""
+    limits = "kernel: k, limits: {batch_rows: {at_most: 8}}, evidence: docs, source: [t]"
+    chip = chip_file(tmp_path, f"classes: {{attention_block: {{{limits}}}, mlp_block: {{{limits}}}}}")
+    cases: list[tuple[int | str, str]] = [(8, ""), (9, "chip:batch_rows"), ("rows", "unknown_shape")]
+    for rows, code in cases:
+        g = Building(opset=17)
+        x, side = g.input("x", 1, rows, HIDDEN), g.input("side", 1, 1)
+        found = held(
+            g.model(shapes.encoder_layer(g, x), g.op("Neg", side)),
+            chip,
+            dims={"rows": 4} if rows == "rows" else None,
+        )
+        for name in ("attention_block", "mlp_block"):
+            assert counts(found)[name] == (not code)
+            assert refused(found, name) == ({code} if code else set())
