@@ -26,7 +26,7 @@ LAYERS = (
     "shapes layout views placing",
     "lift lifting lower lowering binding",
     "pattern plausible product match",
-    "rule guards forms",
+    "rule guards forms units",
     "rules chip_rules",
     "rewriter explain",
     "report final",
