@@ -31,6 +31,11 @@ _ROPE = {
     ),
     "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
     "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
+    "tables_from": Attr(
+        "computed",
+        "computed: made in the graph from positions, or given; table: constants, or cut from them; gathered: "
+        "rows of constants, by position (recorded; the operands stand)",
+    ),
     "position_ids": Attr(False, "cos and sin are tables of rows that position_ids selects"),
     "rope_compute": Attr("", "element type the rotation computes in; empty: the type of x"),
     "rope_unsqueeze": Attr(

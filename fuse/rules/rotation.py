@@ -255,9 +255,29 @@ def _form(m: Match) -> dict[str, Any]:
     return attrs
 
 
+#: What a table may pass on its way to the product: it holds the same angles after each.
+_TABLE_STEPS = frozenset("Slice Split Unsqueeze Squeeze Reshape Expand Transpose Cast Identity".split())
+_LOOKUPS = frozenset(("Gather", "GatherND", "GatherElements"))
+
+
+def tables_from(graph: Graph, value: str) -> str:
+    """Where angles come from: table, gathered or computed."""
+    while not graph.is_constant(value):
+        op = graph.producer(value)
+        if op is None or op.kind not in _TABLE_STEPS | _LOOKUPS:
+            return "computed"
+        if op.kind in _LOOKUPS:
+            return "gathered" if tables_from(graph, op.inputs[0]) == "table" else "computed"
+        value = op.inputs[0]
+    return "table"
+
+
 def _rope(m: Match) -> Built | None:
     graph = m.graph
     attrs = _form(m)
+    source = tables_from(graph, m["cos"])
+    if source != "computed":
+        attrs["tables_from"] = source
     also: list[Op] = []
     value = m["x"] if m.get("x") else _source(m)
     if m.get("first"):
