@@ -15,8 +15,12 @@ from chips.lines import Document, Place, Where, read
 from chips.own_rules import KERNEL_ATTRIBUTE
 from chips.schema import ChipFile, Entry, Limits, OwnRule
 from fuse.classes import CLASSES
+from fuse.rules.landings import ROW_WRITERS
+from fuse.rules.placements import READERS
 from fuse.types import FuseError
 
+#: Classes and operators that may read or write in place.
+PLACEABLE = READERS | ROW_WRITERS
 HERE = Path(__file__).parent
 #: How deep `extends` may go.
 DEEPEST = 8
@@ -161,6 +165,10 @@ def _check_meaning(loaded: Loaded, path: Path) -> None:
             parts += [(("cases", i, "when"), case.when), (("cases", i, "limits"), case.limits)]
         for where, limits in parts:
             _check_limits(name, limits, ("classes", name, *where), loaded, path)
+    for name in spec.in_place:
+        if name not in PLACEABLE:
+            place = _place(loaded.places, ("in_place", name), path)
+            raise FuseError(f"{place}: nothing places {name}; {nearest(name, tuple(sorted(PLACEABLE)))}")
     for number, rule in enumerate(spec.rules):
         _check_rule(number, rule, loaded, path)
     for name, preference in spec.prefer.items():

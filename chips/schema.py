@@ -158,6 +158,24 @@ class Entry(Row):
         return self
 
 
+class InPlace(Row):
+    """What an op of a class or operator reads and writes in place, without a copy before or behind it.
+
+    reads: the views between a packed value and an operand. orders: the orders of axes that it reads
+    transposed, any where none is given. lands: what of a wider tensor its result is written as.
+    kernel: what runs it, where that is not the kernel of its class.
+    """
+
+    reads: tuple[Literal["slice", "item", "rows", "transpose"], ...] = ()
+    orders: tuple[tuple[int, ...], ...] = ()
+    lands: tuple[Literal["rows", "units"], ...] = ()
+    dtypes: tuple[Dtype, ...] | None = None
+    kernel: Sentence | None = None
+    note: str = ""
+    evidence: Evidence
+    source: Sources
+
+
 class Preference(Row):
     """A kernel that exists and loses: where (`when`, everywhere if empty) and by what measure."""
 
@@ -241,6 +259,7 @@ class ChipFile(Row):
     free_views: tuple[str, ...] = ()
     every_class: Entry | None = None
     classes: dict[str, Entry] = {}
+    in_place: dict[str, InPlace] = {}
     rules: tuple[OwnRule, ...] = ()
     prefer: dict[str, Preference] = {}
     notes: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ def seen(op: Op) -> Op:
     for placement in op.placements:
         if isinstance(placement, Read):
             inputs[placement.operand] = placement.value
-    return op._replace(inputs=tuple(inputs), outputs=_results(op))
+    return op._replace(inputs=tuple(inputs), outputs=_results(op), placements=())
 
 
 def _results(op: Op) -> tuple[str, ...]:

@@ -17,11 +17,13 @@ from fuse.rules.delta import gated_delta
 from fuse.rules.embeddings import embed_norm, norm_reshape
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
+from fuse.rules.landings import land_in_rows, land_in_units
 from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
 from fuse.rules.mixtures import moe, moe_shared
 from fuse.rules.modulation import ada_norm, gated_norm, gated_residual
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
+from fuse.rules.placements import read_in_place
 from fuse.rules.products import (
     matmul_bias,
     matmul_bias_act,
@@ -86,6 +88,10 @@ RULES: tuple[Rule, ...] = (
     router_shared_gate_merge,
     moe_gather_in_operand,
     moe_block,
+    # placement: nothing new computed, a copy saved
+    read_in_place,
+    land_in_rows,
+    land_in_units,
     # blocks and regions
     attention_block,
     mlp_block,

@@ -1,0 +1,228 @@
+"""Placements: nothing new is computed, a copy is saved.
+
+An operand that is only a part of a wider value, or that value in another order, is read where it lies;
+a result that is only copied into a wider tensor is written there. A placed op keeps its kind, its
+parts are the layout operators and the op that computes, and a chip says which ops it places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fuse import forms
+from fuse.classes import CLASSES
+from fuse.ir import Graph, Op
+from fuse.match import Match
+from fuse.placement import Alias, Read
+from fuse.placing import seen
+from fuse.rule import Built, Rule, Wrong, guard
+from fuse.types import FLOATS
+from fuse.views import COPYING, FREE, Views, strided, views
+
+#: Classes whose operands are read element by element by whatever takes them in.
+_ELEMENTWISE = frozenset("gelu fast_gelu quick_gelu silu mish hard_swish softcap elementwise_region".split())
+_BLOCKS = frozenset(name for name, declared in CLASSES.items() if declared.composite)
+#: What may read an operand in place: norms, products, rotations, attention, gates, caches, mixtures.
+READERS = (
+    (frozenset(CLASSES) - _ELEMENTWISE - _BLOCKS)
+    | forms.norm.kinds
+    | forms.product.kinds
+    | forms.rope.kinds
+    | forms.attention.kinds
+    | forms.add_norm.kinds
+)
+#: How many layout operators lie between a value and who reads it, at most.
+_LONGEST = 8
+
+
+class Chain(NamedTuple):
+    """Layout operators from a wider value up to an operand, and what they do together."""
+
+    base: str
+    ops: tuple[Op, ...]
+    views: Views
+
+
+def _layout(graph: Graph, value: str) -> Op | None:
+    """The layout operator that makes a float value when the model runs."""
+    op = graph.producer(value) if value else None
+    if op is None or op.parts or op.kind not in COPYING | FREE or graph.is_constant(value):
+        return None
+    return op if graph.dtype(value) in FLOATS else None
+
+
+def layout_below(graph: Graph, value: str, within: dict[int, Op] | None = None) -> list[tuple[Op, Views]]:
+    """The layout operators under a value, nearest first, each with its views; those `within` only."""
+    found: list[tuple[Op, Views]] = []
+    while len(found) < _LONGEST:
+        op = _layout(graph, value)
+        if op is None or (within is not None and op.slot not in within):
+            break
+        how = views(graph, op, value)
+        if how is None:
+            break
+        found.append((op, how))
+        value = op.inputs[0]
+    return found
+
+
+def _chain(graph: Graph, value: str, within: dict[int, Op]) -> Chain | None:
+    """The longest chain under a value that is a strided access and saves a copy."""
+    steps = layout_below(graph, value, within)
+    for count in range(len(steps), 0, -1):
+        taken = steps[:count][::-1]
+        if not any(op.kind in COPYING for op, _ in taken):
+            return None
+        base = taken[0][0].inputs[0]
+        dims = graph.dims(base)
+        how = tuple(view for _, some in taken for view in some)
+        if dims is not None and strided(dims, how):
+            return Chain(base, tuple(op for op, _ in taken), how)
+    return None
+
+
+def chains(graph: Graph, reader: Op) -> dict[int, Chain]:
+    """Operand number -> the chain it can be read through, where nothing else needs the copies."""
+    operands = seen(reader).inputs
+    placed = {p.operand for p in reader.placements if isinstance(p, Read)}
+    numbers = [n for n, value in enumerate(operands) if value and n not in placed]
+    region = {op.slot: op for n in numbers for op, _ in layout_below(graph, operands[n])}
+    while region:
+        _prune(graph, reader, region)
+        found = {n: chain for n in numbers if (chain := _chain(graph, operands[n], region)) is not None}
+        used = {op.slot: op for chain in found.values() for op in chain.ops}
+        if used.keys() == region.keys():
+            return found
+        region = used
+    return {}
+
+
+def _prune(graph: Graph, reader: Op, region: dict[int, Op]) -> None:
+    """Leave only operators all of whose results are read by the reader and each other alone."""
+    while True:
+        lost = [op.slot for op in region.values() if _read_elsewhere(graph, op, region, reader)]
+        if not lost:
+            return
+        for slot in lost:
+            del region[slot]
+
+
+def _read_elsewhere(graph: Graph, op: Op, region: dict[int, Op], reader: Op) -> bool:
+    return any(
+        value
+        and (
+            graph.is_output(value)
+            or any(slot not in region and slot != reader.slot for slot in graph.readers(value))
+        )
+        for value in op.outputs
+    )
+
+
+def _together(found: dict[int, Chain]) -> Iterator[dict[int, Chain]]:
+    """All chains, then, for a chip that places less, each set of chains that share operators."""
+    yield found
+    groups: list[dict[int, Chain]] = []
+    for number, chain in found.items():
+        slots = {op.slot for op in chain.ops}
+        group = next((g for g in groups if any(op.slot in slots for c in g.values() for op in c.ops)), None)
+        if group is None:
+            groups.append({number: chain})
+        else:
+            group[number] = chain
+    if len(groups) > 1:
+        yield from groups
+
+
+def _consumers(graph: Graph, mark: Op) -> list[Op]:
+    """The ops that read a layout operator's results, through others of its kind."""
+    found: dict[int, Op] = {}
+    todo = [(value, 0) for value in mark.outputs if value]
+    while todo:
+        value, depth = todo.pop()
+        for slot in graph.readers(value):
+            op = graph.slots[slot]
+            if op is None:
+                continue
+            if not op.parts and op.kind in COPYING | FREE and op.inputs[0] == value and depth < _LONGEST:
+                todo += [(out, depth + 1) for out in op.outputs if out]
+            else:
+                found[slot] = op
+    return list(found.values())
+
+
+def find_reads(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
+    """An op whose operands are copies that only it reads; or a copy that several ops each read in place."""
+    if mark.parts or not any(_layout(graph, value) for value in mark.outputs if value):
+        return
+    consumers = _consumers(graph, mark)
+    if budget:
+        yield from _almost(graph, mark, consumers)
+        return
+    for reader in consumers:
+        if reader.kind in READERS:
+            found = chains(graph, reader)
+            if any(op.slot == mark.slot for chain in found.values() for op in chain.ops):
+                for some in _together(found):
+                    yield _match(graph, reader, [op for chain in some.values() for op in chain.ops], some)
+    direct = {slot for value in mark.outputs if value for slot in graph.readers(value)}
+    if len(direct) > 1 and all((op := graph.slots[s]) and op.kind in READERS for s in direct):
+        how = [views(graph, mark, value) for value in mark.outputs if value]
+        if all(how) and not any(graph.is_output(value) for value in mark.outputs):
+            yield _match(graph, mark, [], {})
+
+
+def _match(graph: Graph, root: Op, copies: Iterable[Op], found: dict[int, Chain]) -> Match:
+    match = Match(graph)
+    match.ops = list({op.slot: op for op in (*copies, root)}.values())
+    match.bound = {"reader": root, "chains": found}
+    match.root = root.path
+    return match
+
+
+def _almost(graph: Graph, mark: Op, consumers: list[Op]) -> Iterator[Match]:
+    """A copy beside one that could read it in place: the engine says what stands in the way."""
+    for slot in {slot for value in mark.outputs if value for slot in graph.readers(value)}:
+        reader = graph.slots[slot]
+        if reader is not None and reader.kind in READERS and reader in consumers:
+            yield _match(graph, reader, [mark], {})
+
+
+def bounds_are_known(m: Match) -> Wrong | None:
+    """bounds that are known when the model loads"""
+    for op in m.ops:
+        if op.kind in COPYING and not op.parts:
+            for value in op.outputs:
+                if value and views(m.graph, op, value) is None:
+                    return Wrong(op.inputs[-1], "bounds that change at run time")
+    return None
+
+
+def _reading(m: Match) -> Built:
+    reader, found = m["reader"], m["chains"]
+    if reader.kind in COPYING and not reader.parts:
+        names = (
+            Alias(number, reader.inputs[0], how)
+            for number, value in enumerate(reader.outputs)
+            if value and (how := views(m.graph, reader, value)) is not None
+        )
+        return Built(reader.kind, reader.inputs, dict(reader.attrs), reader.outputs, placements=tuple(names))
+    sight = seen(reader)
+    reads = tuple(Read(n, sight.inputs[n], chain.base, chain.views) for n, chain in found.items())
+    return Built(reader.kind, sight.inputs, dict(reader.attrs), reader.outputs, placements=reads)
+
+
+read_in_place = Rule(
+    "read_in_place",
+    """a slice, split, gather or transpose read where it lies instead of copied
+
+    The parts of a merged product, rows of a table and heads are a strided access of what holds them:
+    the launch and the copy go, nothing is computed anew.""",
+    finds=find_reads,
+    marks=tuple(sorted(COPYING)),
+    needs=(guard(bounds_are_known, code="operand"),),
+    builds=_reading,
+    primitives=True,
+    places=True,
+    from_the_end=True,
+)
