@@ -1,4 +1,4 @@
-"""Models of recurrences as exporters write them: the gated delta rule in chunks, by rows, in a Scan or Loop."""
+"""Models of recurrences as exporters write them: in chunks, row by row, in a Scan or a Loop."""
 
 from __future__ import annotations
 
@@ -173,8 +173,6 @@ def repeated(kind: str = "Scan", axis: int = 2, rows: int = 4, dtype: Any = np.f
     float_ = lambda name, dims: helper.make_tensor_value_info(name, element, dims)  # noqa: E731
     ends = [float_(after, (B, H, K, V)), float_(y, (B, H, V))]
     begins = [float_("state_row", (B, H, K, V))]
-    for n in body.nodes:
-        n.name = f"body_{n.name}"
     if kind == "Scan":
         begins += [float_(inner[n], dims) for n, dims in sizes.items()]
         graph = helper.make_graph(body.nodes, "body", begins, ends)

@@ -7,23 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuse import layout as lay
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
-from fuse.rules.attention_axes import Stops, any_order
+from fuse.rules.delta_results import NAMES, build_chunks
 from fuse.rules.delta_solve import Solve, from_end, index_ops
-from fuse.rules.delta_step import build_row, find_repeated, find_row, forward, row_dims_fit, scaled
+from fuse.rules.delta_step import build_row, find_repeated, find_row, forward, row_dims_fit
 from fuse.rules.delta_zeros import zeros
 
 #: How far the start of the solve, and the rows of a chunk, may be from what leads to them, in ops.
 MOST_OPS = 64
 Check = Callable[[Match], Wrong | None]
-_NAMES = ("q", "k", "v", "decay", "beta")
 _STARTS, _SUMS = frozenset({"Neg", "Where"}), frozenset({"Add"})
-_AXES = frozenset({"b", "h", "s", "d", "hd", "1"})
 
 
 class Chunks(NamedTuple):
@@ -262,7 +259,7 @@ def rows_are_cut_into_chunks(m: Match) -> Wrong | None:
 def operands_have_the_same_rows(m: Match) -> Wrong | None:
     """q, k, v, decay and beta have one batch, heads and rows, q and k one width"""
     q = m.graph.dims(m["q"])
-    for name in _NAMES:
+    for name in NAMES:
         dims = m.graph.dims(m[name])
         rank = 3 if name in ("decay", "beta") else 4
         if q is None or dims is None or len(dims) != rank or dims[:3] != q[:3]:
@@ -273,49 +270,6 @@ def operands_have_the_same_rows(m: Match) -> Wrong | None:
     if q is None or v is None or state != (*q[:2], q[3], v[3]):
         return Wrong(m["state"], f"a state {dims_text(state)}")
     return None
-
-
-# ---- building ----------------------------------------------------------------------------------------
-def build(m: Match) -> Iterator[Built]:
-    """The recurrence with every layout operator taken in that can be, then of its operands as they are."""
-    fullest = _build(m, any_order(_AXES))
-    if fullest is not None:
-        yield fullest
-    plain = _build(m, None)
-    if plain is not None and (fullest is None or plain.operands != fullest.operands):
-        yield plain
-
-
-def _build(m: Match, stops: Stops | None) -> Built | None:
-    graph, facts = m.graph, m["facts"]
-    heads = (graph.dims(m["v"]) or (0, 0))[1]
-    if not isinstance(heads, int):
-        return None
-    also: list[Op] = []
-    values, layouts = [], {}
-    scale = float(m.number("q_scale")) if m.get("q_scale") else 1.0
-    for name in _NAMES:
-        value = m[name]
-        if name == "q":
-            value, factor = scaled(m, value, also)
-            scale *= factor
-        dims = graph.dims(value)
-        assert dims is not None
-        letters = "b h s" if name in ("decay", "beta") else "b h s d"
-        layout = lay.layout_of(dims, letters)
-        if stops is not None:
-            own = {op.slot for op in (*m.ops, *also)}
-            value, layout, repeats, ops = lay.walk(graph, value, layout, own, stops)
-            also += ops if repeats == 1 else []
-        values.append(value)
-        layouts[f"{name}_layout"] = lay.text(layout)
-    state = "" if zeros(graph, m["state"]) else m["state"]
-    attrs: dict[str, Any] = {**layouts, "out_layout": "b h c s d", "heads": heads}
-    attrs |= {"chunk": facts.rows, "chunks": len(facts.bounds)}
-    if scale != 1.0:
-        attrs["scale"] = scale
-    outputs = (m.root, facts.last_state) if facts.last_state else (m.root,)
-    return Built("gated_delta", (*values, state), attrs, outputs, also)
 
 
 def find_any(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
@@ -336,7 +290,7 @@ def build_any(m: Match) -> Iterator[Built]:
         if row is not None:
             yield row
     else:
-        yield from build(m)
+        yield from build_chunks(m)
 
 
 def unrolled(check: Check) -> Guard:

@@ -32,8 +32,10 @@ class Solve:
             before = len(self.ops)
             if writer is None or not self._written(writer, row):
                 del self.ops[before:]
-                self.fault = (row, self.result if writer is None else writer.outputs[0])
-                return row > 1
+                self.fault = self.fault or (row, self.result if writer is None else writer.outputs[0])
+                if writer is None or row == 1:
+                    return row > 1
+                self.ops.append(writer)
             self.result = writer.outputs[0]
         return True
 
