@@ -280,6 +280,8 @@ def _rope(graph: Graph, op: Op) -> Rope | None:
     attrs: dict[str, Any] = {"form": "interleaved" if a.get("interleaved") else "half", "tables": "half"}
     if a.get("rotary_embedding_dim"):
         attrs["rotary_dim"] = a["rotary_embedding_dim"]
+    if graph.is_constant(cos):
+        attrs["tables_from"] = "gathered" if ids else "table"
     if ids:
         attrs["position_ids"] = True
     if rank3:
