@@ -55,7 +55,7 @@ extends: ort-cpu
 classes:
   norm_add_norm: {kernel: sandwich, lacks: null, evidence: docs, source: [this test]}
 prefer:
-  add_norm: {when: {rank: {at_least: 1}}, want: a gain, got: a loss, source: [this test]}
+  add_norm: {when: {norm: null, width: null}, want: a gain, got: a loss, source: [this test]}
 """
     )
     found = fuse.optimize(graph_files.graph("norm_add_norm"), shim=chips.load(path))
