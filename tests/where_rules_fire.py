@@ -1,0 +1,130 @@
+"""Where each rule fires: on the example exports, on the tests' own graphs, on a folder of models.
+
+    python -m tests.where_rules_fire FOLDER > docs/where_rules_fire.md
+
+writes the page again (FOLDER holds real exports, at any depth); without FOLDER it counts what comes
+with the project. A model that does not load is named on stderr and left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+
+import chips
+import fuse
+from fuse.compiler import rule_names
+from fuse.types import FuseError
+
+EXAMPLES = Path(fuse.__file__).parent / "examples"
+GRAPHS = Path(__file__).parent / "graphs"
+
+#: Model -> rule -> how often it fired there.
+Fired = Mapping[str, Mapping[str, int]]
+
+
+class Export(NamedTuple):
+    """What a rule is for that no export at hand has: the export, and a test of its shape (file::test)."""
+
+    export: str
+    test: str
+
+
+#: The rules that fire on no export of the page's folder.
+SHAPES: Mapping[str, Export] = {
+    "mish": Export("YOLOv4", "tests/test_absent_exports.py::test_yolov4_stage"),
+    "ada_norm": Export("DiT, PixArt, Stable Diffusion 3", "tests/test_absent_exports.py::test_dit_blocks"),
+    "gated_residual": Export(
+        "DiT, PixArt, Stable Diffusion 3", "tests/test_absent_exports.py::test_dit_blocks"
+    ),
+    "values_in_keys": Export(
+        "DeepSeek V2 and V3 with its up projections moved to queries and results",
+        "tests/test_absent_exports.py::test_deepseek_attention_over_latent_rows",
+    ),
+}
+#: Rules that build what a larger class takes on a chip that links every class: where they fire instead.
+OTHER_CHIP = "m3"
+
+
+def fired(model: str | onnx.ModelProto, chip: str = "any") -> dict[str, int]:
+    """Rule -> how often it fires on a model."""
+    found = fuse.optimize(fuse.load(model), shim=chips.load(chip))
+    return Counter(record.rule for record in found.records if record.outcome == "fired")
+
+
+def over(folder: Path, chip: str = "any") -> dict[str, dict[str, int]]:
+    """The same for every model of a folder, by its path in it without the suffix."""
+    counts = {}
+    for path in sorted(folder.rglob("*.onnx")):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        try:
+            counts[name] = fired(str(path), chip)
+        except FuseError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    return counts
+
+
+def own_graphs() -> dict[str, dict[str, int]]:
+    """The same for the graphs of tests/graphs."""
+    import graph_files
+
+    return {name: fired(onnx.ModelProto.FromString(graph_files.read(name))) for name in graph_files.NAMES}
+
+
+def page(exports: Fired, own: Fired, elsewhere: Fired) -> str:
+    """The page, as Markdown. elsewhere: the exports on the other chip."""
+    return "\n".join(_lines(exports, own, elsewhere)) + "\n"
+
+
+def _lines(exports: Fired, own: Fired, elsewhere: Fired) -> Iterator[str]:
+    yield "# Where each rule fires"
+    yield ""
+    yield f"Over {len(exports)} real exports and the {len(own)} graphs of `tests/graphs`, on a chip that links"
+    yield "every class. Written by `python -m tests.where_rules_fire FOLDER > docs/where_rules_fire.md`."
+    yield ""
+    yield "| rule | firings | exports | graphs of the tests |"
+    yield "|---|---:|---:|---:|"
+    for rule in rule_names():
+        total = sum(counts.get(rule, 0) for counts in exports.values())
+        yield f"| [{rule}](#{rule}) | {total} | {_having(exports, rule)} | {_having(own, rule)} |"
+    for rule in rule_names():
+        yield from ("", f"## {rule}", "", _on_exports(rule, exports, elsewhere))
+        if _having(own, rule):
+            yield from ("", f"Graphs of the tests: {_listed(own, rule)}.")
+
+
+def _on_exports(rule: str, exports: Fired, elsewhere: Fired) -> str:
+    if _having(exports, rule):
+        return f"Exports: {_listed(exports, rule)}."
+    if _having(elsewhere, rule):
+        return f"On the chip {OTHER_CHIP}, where no larger class takes the place: {_listed(elsewhere, rule)}."
+    shape = SHAPES.get(rule)
+    return f"For {shape.export}; its shape: `{shape.test}`." if shape else "On no export."
+
+
+def _having(table: Fired, rule: str) -> int:
+    return sum(rule in counts for counts in table.values())
+
+
+def _listed(table: Fired, rule: str) -> str:
+    return ", ".join(f"`{name}` {counts[rule]}" for name, counts in table.items() if rule in counts)
+
+
+def nowhere(page: str) -> list[str]:
+    """The rules that a page has on no export, and for none, in its order."""
+    sections = page.split("\n## ")[1:]
+    return [section.partition("\n")[0] for section in sections if "\nOn no export." in section]
+
+
+def main(folder: Path) -> str:
+    return page(over(folder), own_graphs(), over(folder, OTHER_CHIP))
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))
+    print(main(Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLES), end="")
