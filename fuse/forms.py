@@ -14,6 +14,8 @@ from fuse.attributes import from_end
 from fuse.ir import Graph, Op
 from fuse.placing import seen
 from fuse.plausible import run_time
+from fuse.recurrence_form import causal_conv as causal_conv
+from fuse.recurrence_form import delta as delta
 
 
 class Norm(NamedTuple):

@@ -29,7 +29,7 @@ class Chunked(Building):
         return self.constant(np.array(number, np.int64))
 
     def part(self, x: str, begin: int, end: int, axis: int) -> str:
-        return self.op("Slice", x, *(self.ints(i) for i in (begin, end, axis, 1)))
+        return str(self.op("Slice", x, *(self.ints(i) for i in (begin, end, axis, 1))))
 
     def padded(self, x: str, rank: int) -> str:
         behind = (self.chunk * self.chunks - self.rows) if isinstance(self.rows, int) else 1
@@ -38,10 +38,10 @@ class Chunked(Building):
         if self.changed == "pads before" and rank == 4:
             amounts = [0, 0, behind, 0, 0, 0, 0, 0]
         value = [self.constant(1.0)] if self.changed == "pads with ones" else []
-        return self.op("Pad", x, self.ints(*amounts), *value)
+        return str(self.op("Pad", x, self.ints(*amounts), *value))
 
     def cut(self, x: str, width: int = 0) -> str:
-        return self.op("Reshape", x, self.ints(B, H, -1, self.chunk, *([width] if width else [])))
+        return str(self.op("Reshape", x, self.ints(B, H, -1, self.chunk, *([width] if width else []))))
 
     def triangle(self, upper: int, dtype: Any) -> np.ndarray:
         return np.triu(np.ones((self.chunk, self.chunk)), upper).astype(dtype)
@@ -51,7 +51,8 @@ class Chunked(Building):
         q, k = (self.input(name, B, H, self.rows, K) for name in "qk")
         v = self.input("v", B, H, self.rows, V)
         decay, beta = (self.input(name, B, H, self.rows) for name in ("decay", "beta"))
-        q = self.op("Mul", self.op("Identity", q), self.constant(0.5))
+        q, k = self.op("Mul", q, self.constant(0.5)), self.op("Mul", k, self.constant(0.25))
+        decay, beta = self.op("Neg", self.op("Abs", decay)), self.op("Sigmoid", beta)
         padded = {name: self.padded(x, 4) for name, x in (("q", q), ("k", k), ("v", v))}
         rate = self.op("Unsqueeze", self.padded(beta, 3), self.ints(-1))
         v_rated, k_rated = (
@@ -154,6 +155,7 @@ def row(style: str = "sums", **options: Any) -> ModelProto:
     q, k = (g.input(name, B, H, *unit, K) for name in "qk")
     v, state = g.input("v", B, H, *unit, V), g.input("state", B, H, K, V)
     decay, beta = (g.input(name, B, H, *ones) for name in ("decay", "beta"))
+    decay, beta = g.op("Neg", g.op("Abs", decay)), g.op("Sigmoid", beta)
     y, after = step(g, g.op("Mul", q, g.constant(0.5)), k, v, decay, beta, state, style)
     return g.model(g.op("Identity", y), g.op("Identity", after))
 
@@ -168,13 +170,18 @@ def repeated(kind: str = "Scan", axis: int = 2, rows: int = 4, dtype: Any = np.f
     inner = {n: f"{n}_row" for n in sizes}
     if kind == "Loop":
         inner = {n: body.op("Gather", outer[n], "count", axis=axis) for n in sizes}
-    y, after = step(body, *inner.values(), "state_row", "sums")
+    y, after = step(
+        body, inner["q"], inner["k"], inner["v"], inner["decay"], inner["beta"], "state_row", "sums"
+    )
     element = ELEMENTS[dtype]
-    float_ = lambda name, dims: helper.make_tensor_value_info(name, element, dims)  # noqa: E731
-    ends = [float_(after, (B, H, K, V)), float_(y, (B, H, V))]
-    begins = [float_("state_row", (B, H, K, V))]
+
+    def info(name: str, *dims: int) -> Any:
+        return helper.make_tensor_value_info(name, element, dims)
+
+    ends = [info(after, B, H, K, V), info(y, B, H, V)]
+    begins = [info("state_row", B, H, K, V)]
     if kind == "Scan":
-        begins += [float_(inner[n], dims) for n, dims in sizes.items()]
+        begins += [info(inner[n], *dims) for n, dims in sizes.items()]
         graph = helper.make_graph(body.nodes, "body", begins, ends)
         node = helper.make_node(
             "Scan", [state, *outer.values()], ["after", "y"], body=graph, num_scan_inputs=5,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fuse import forms
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.pattern import Mul, Slice, anything, form
 from fuse.recurrence_form import causal_conv
 from fuse.rule import Built, Rule, Wrong, guard
@@ -78,7 +78,7 @@ def around(m: Match) -> Around | None:
         if lead is not None:
             zeros, x = zeros + lead, op.inputs[0]
             ops.append(op)
-    elif op is not None and op.kind == "Concat" and len(op.inputs) == 2 and _last(graph, op):
+    elif op is not None and op.kind in ("Concat", "kv_append") and _two_along_the_last(graph, op):
         columns = (graph.dims(op.inputs[0]) or (0,))[-1]
         if isinstance(columns, int) and not graph.is_constant(op.inputs[0]):
             state, x, past = op.inputs[0], op.inputs[1], columns
@@ -92,8 +92,9 @@ def around(m: Match) -> Around | None:
     return Around(x, state, known, trimmed, tuple(ops))
 
 
-def _last(graph: Graph, op: Op) -> bool:
-    return op.attrs.get("axis") in (-1, len(graph.dims(op.outputs[0]) or ()) - 1)
+def _two_along_the_last(graph: Graph, op: Op) -> bool:
+    last = op.attrs.get("axis") in (-1, len(graph.dims(op.outputs[0]) or ()) - 1)
+    return last and (op.kind == "kv_append" or len(op.inputs) == 2)
 
 
 def _leading_zeros(graph: Graph, op: Op) -> int | None:
@@ -167,6 +168,14 @@ def gate_has_the_dims_of_the_result(m: Match) -> Wrong | None:
     gate, whole = m.graph.dims(m["gate"]), m.graph.dims(m.root)
     same = gate is not None and gate == whole
     return None if same else Wrong(m["gate"], f"{dims_text(gate)} beside {dims_text(whole)}")
+
+
+def trimmed_or_with_a_state(m: Match, fault: Fault) -> bool:
+    """What is put before x or cut from the result tells a causal convolution, whatever guard fails."""
+    if "native" in m.bound or not fault.code.startswith("guard:"):
+        return False
+    found = around(m)
+    return found is not None and (found.trimmed or bool(found.ops))
 
 
 # ---- building ----------------------------------------------------------------------------------------
@@ -258,6 +267,7 @@ conv_state = Rule(
         guard(gate_has_the_dims_of_the_result),
     ),
     builds=build,
+    almost=trimmed_or_with_a_state,
     classes=("conv_state", "conv_silu"),
-    reads=tuple(sorted(forms.activation.kinds)),
+    reads=(*sorted(forms.activation.kinds), "kv_append"),
 )

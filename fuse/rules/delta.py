@@ -13,7 +13,7 @@ from fuse.match import Match
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
 from fuse.rules.delta_results import NAMES, build_chunks
-from fuse.rules.delta_solve import Solve, from_end, index_ops
+from fuse.rules.delta_solve import Solve, from_end, index_ops, repeated
 from fuse.rules.delta_step import build_row, find_repeated, find_row, forward, row_dims_fit
 from fuse.rules.delta_zeros import zeros
 
@@ -28,7 +28,7 @@ class Chunks(NamedTuple):
 
     begin: what the first chunk is written into. written: the chunk that each write names, in order.
     follows: whether each chunk begins with the state that the one before left. bounds: the bindings of
-    each chunk. last_state: "" where nothing computes it.
+    each chunk, results: its rows. last_state: "" where nothing computes it.
     """
 
     rows: int
@@ -36,6 +36,7 @@ class Chunks(NamedTuple):
     written: tuple[int, ...]
     follows: tuple[bool, ...]
     bounds: tuple[dict[str, Any], ...]
+    results: tuple[str, ...]
     last_state: str
     solve: Solve
 
@@ -104,8 +105,8 @@ def _chunks(m: Match, solve: Solve) -> bool:
     if tuple(at for at, _, _ in found) != tuple(range(len(found))):
         return False
     written = tuple(_index(m, op.inputs[1]) for op in scatters)
-    bounds = tuple(bound for _, _, bound in found)
-    facts = Chunks(solve.rows, scatters[0].inputs[0], written, tuple(follows), bounds, last, solve)
+    bounds, results = tuple(bound for _, _, bound in found), tuple(value for _, value, _ in found)
+    facts = Chunks(solve.rows, scatters[0].inputs[0], written, tuple(follows), bounds, results, last, solve)
     m.bound = {**bounds[0], "facts": facts}
     m.root = scatters[-1].outputs[0]
     return _zeros_taken(m, facts.begin, m["state"])
@@ -166,8 +167,8 @@ def _index(m: Match, value: str) -> int:
     if op is not None and op.kind == "Expand":
         m.ops.append(op)
         value = op.inputs[0]
-    number = m.graph.scalar(value)
-    return number if isinstance(number, int) else -1
+    number = repeated(m.graph, value)
+    return -1 if number is None else number
 
 
 def _zeros_taken(m: Match, *values: str) -> bool:
@@ -231,7 +232,7 @@ def chunks_follow_each_other(m: Match) -> Wrong | None:
         return Wrong(m.root, f"chunks written at {', '.join(map(str, facts.written))}")
     for number, follows in enumerate(facts.follows):
         if not follows:
-            return Wrong(facts.bounds[number]["state"], f"another state before chunk {number}")
+            return Wrong(facts.results[number], f"another state before chunk {number}")
     return None if zeros(m.graph, facts.begin) else Wrong(facts.begin, "not zeros")
 
 

@@ -68,8 +68,7 @@ class Solve:
     def _index(self, value: str) -> int | None:
         """The one number that indices repeat."""
         op = self._take(value, "Expand")
-        number = self.graph.scalar(op.inputs[0] if op is not None else value)
-        return number if isinstance(number, int) else None
+        return repeated(self.graph, op.inputs[0] if op is not None else value)
 
     def _row(self, value: str, matrix: str, row: int) -> bool:
         """Whether a value is the row with its first `row` elements solved."""
@@ -166,6 +165,13 @@ def integers(graph: Graph, value: str) -> tuple[int, ...] | None:
     tensor = graph.constant(value)
     array = None if tensor is None else tensor.small()
     return None if array is None else tuple(int(e) for e in array.reshape(-1))
+
+
+def repeated(graph: Graph, value: str) -> int | None:
+    """The one whole number that every element of a constant is."""
+    content = graph.content(value)
+    alike = content is not None and len(set(content)) == 1
+    return content[0] if alike and content is not None and isinstance(content[0], int) else None
 
 
 def _sliced(graph: Graph, value: str, axis: int, stop: int) -> bool:
