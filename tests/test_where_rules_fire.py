@@ -48,7 +48,7 @@ def test_a_page_of_the_examples() -> None:
     for rule, number in {"gelu": 2, "attention": 2, "embed_norm": 1, "matmul_bias": 12}.items():
         assert counts["bert"][rule] == number
     made = page(counts, own_graphs(), {})
-    assert "Exports: `llama` 5, `llama-dynamo` 5." in made
+    assert "Exports: `llama-dynamo` 5, `llama` 5." in made
 
 
 def test_a_model_that_does_not_load_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,8 +84,9 @@ def page(exports: Fired, own: Fired, elsewhere: Fired) -> str:
 def _lines(exports: Fired, own: Fired, elsewhere: Fired) -> Iterator[str]:
     yield "# Where each rule fires"
     yield ""
-    yield f"Over {len(exports)} real exports and the {len(own)} graphs of `tests/graphs`, on a chip that links"
-    yield "every class. Written by `python -m tests.where_rules_fire FOLDER > docs/where_rules_fire.md`."
+    counted = f"{len(exports)} real exports and the {len(own)} graphs of `tests/graphs`"
+    yield f"Over {counted}, on a chip that links every class."
+    yield "Written by `python -m tests.where_rules_fire FOLDER > docs/where_rules_fire.md`."
     yield ""
     yield "| rule | firings | exports | graphs of the tests |"
     yield "|---|---:|---:|---:|"
