@@ -12,13 +12,13 @@ from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match, Taken, close
 from fuse.rule import Wrong
+from fuse.rules.mixture_patterns import GATHERS
 from fuse.types import FLOATS, INTEGERS, Dims, product
 
 #: Guard -> what it found, the first of each.
 Problems = dict[str, Wrong]
 #: A product's weight and bias, and whether the weight is [out, in].
 Named = tuple[str, str, int]
-_GATHERS = frozenset({"Gather", "GatherND"})
 #: A bound this far out bounds nothing.
 FAR = 1e30
 
@@ -76,16 +76,23 @@ def _lane(graph: Graph, value: str) -> tuple[str, int] | None:
     }.get((starts[0], steps[0]))  # type: ignore[arg-type]  # fmt: skip
 
 
-def _parts(graph: Graph, steps: Sequence[Taken], star: str) -> tuple[list[tuple[str, int] | None], list[Op]]:
-    """Of gate or up: which part of a product it is, and where it is bounded."""
-    taken = [step for step in steps if step.star == star]
-    lanes = [_lane(graph, step.value) for step in taken if step.step in ("first", "second", "slice")]
-    clips = [op for step in taken if step.step == "clip" and (op := graph.producer(step.value)) is not None]
-    return lanes, clips
+#: The order, from the result down, of what may be done to a product's result.
+_ORDER = {"offset": 0, "clip": 1, "first": 1, "second": 1, "slice": 1, "bias": 2}
+
+
+def _taken(steps: Sequence[Taken], star: str, *names: str) -> list[Taken]:
+    return [step for step in steps if step.star == star and (step.step in names or not names)]
+
+
+def _lanes(graph: Graph, steps: Sequence[Taken], star: str) -> list[tuple[str, int] | None]:
+    """The parts of products that gate or up is taken from; None where a part or their order is another."""
+    ranks = [_ORDER[step.step] for step in _taken(steps, star) if step.step in _ORDER]
+    lanes = [_lane(graph, step.value) for step in _taken(steps, star, "first", "second", "slice")]
+    return lanes if ranks == sorted(ranks) else [None]
 
 
 def _gating(graph: Graph, steps: Sequence[Taken], gated: bool, two: bool) -> str | None:
-    gate, up = _parts(graph, steps, "gate")[0], _parts(graph, steps, "up")[0]
+    gate, up = _lanes(graph, steps, "gate"), _lanes(graph, steps, "up")
     if not gated:
         return None if gate or up else "none"
     if two:
@@ -111,10 +118,10 @@ def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
 
 def _limit(graph: Graph, steps: Sequence[Taken]) -> float | None:
     """The limit of gate (above) and up (both ways); 0 where there is none, None where they disagree."""
-    gate, up = _parts(graph, steps, "gate")[1], _parts(graph, steps, "up")[1]
+    gate, up = ([graph.producer(s.value) for s in _taken(steps, star, "clip")] for star in ("gate", "up"))
     if not gate and not up:
         return 0.0
-    if len(gate) != 1 or len(up) != 1:
+    if len(gate) != 1 or len(up) != 1 or gate[0] is None or up[0] is None:
         return None
     one, two = _bounds(graph, gate[0]), _bounds(graph, up[0])
     if one is None or two is None or one[0] > -FAR:
@@ -126,23 +133,22 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
     """The expert that a match bound. products: name -> weight, bias, whether [out, in]."""
     bound, graph = m.bound, m.graph
     gated, act = bound.get("gated"), bound.get("act")
+    has_up = gated is not None or "second" in bound or "second_product" in bound
     if act is None:
         assert gated is not None
         act = forms.Activation(gated.act, gated.alpha, gated.gate, gated.out, gated.op)
-    has_up = gated is not None or any(step.star == "up" for step in steps) or "second" in products
-    root = m.root
     gating = _gating(graph, steps, has_up, "second" in products)
     if gating is None:
-        wrong.setdefault("gate_and_up_are_parts", Wrong(root, "other parts"))
+        wrong.setdefault("gate_and_up_are_parts", Wrong(m.root, "other parts"))
     limit = _limit(graph, steps)
     if limit is None:
-        wrong.setdefault("limits_agree", Wrong(root, "other bounds"))
-    offset = float(m.number("up_offset")) if bound.get("up_offset") else 0.0
+        wrong.setdefault("limits_agree", Wrong(m.root, "other bounds"))
+    offsets = [float(graph.scalar(s.bound["up_offset"]) or 0.0) for s in _taken(steps, "up", "offset")]
     absent = ("", "", 0)
     first, second, down = (products.get(name, absent) for name in ("first", "second", "down"))
     return Expert(
         first[0], second[0], down[0], first[1], second[1], down[1], (first[2], second[2], down[2]),
-        gating or "halves", act.name, act.alpha, limit or 0.0, offset,
+        gating or "halves", act.name, act.alpha, limit or 0.0, sum(offsets),
     )  # fmt: skip
 
 
@@ -150,22 +156,21 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
 def stacked_products(m: Match, wrong: Problems) -> dict[str, Named]:
     """The batched products of a match: their stacks, and on which side the weight stands."""
     graph, found = m.graph, dict[str, Named]()
+    biases = {name: v for step in m.steps if step.step == "bias" for name, v in step.bound.items()}
     for op in m.ops:
-        if op.kind in _GATHERS and graph.is_constant(op.inputs[0]) and not picks_experts(graph, op):
+        if op.kind in GATHERS and graph.is_constant(op.inputs[0]) and not picks_experts(graph, op):
             got = f"indices {dims_text(graph.dims(op.inputs[1]))} into {dims_text(graph.dims(op.inputs[0]))}"
             wrong.setdefault("each_row_meets_one_expert", Wrong(op.outputs[0], got))
     for name in ("first", "second", "down"):
         stack = m.get(name)
         if not stack or (name == "second" and stack == m["first"]):
             continue
-        gather = next(op for op in m.ops if op.kind in _GATHERS and op.inputs[0] == stack)
-        times = next(op for op in m.ops if op.kind == "MatMul" and gather.outputs[0] in op.inputs)
-        side = times.inputs.index(gather.outputs[0])
-        rows, whole = graph.dims(times.inputs[1 - side]), graph.dims(gather.outputs[0])
-        if not rows or not whole or rows[:-2] != whole[:-2] or rows[-1 if side == 0 else -2] != 1:
+        product = m[f"{name}_times"]
+        rows, whole = graph.dims(product.x), graph.dims(product.weight)
+        if not rows or not whole or rows[:-2] != whole[:-2] or rows[-1 if product.side == 0 else -2] != 1:
             got = f"{dims_text(rows)} by {dims_text(whole)}"
-            wrong.setdefault("each_row_meets_one_expert", Wrong(times.outputs[0], got))
-        found[name] = (stack, m.get(f"{name}_bias"), 1 - side)
+            wrong.setdefault("each_row_meets_one_expert", Wrong(product.out, got))
+        found[name] = (stack, biases.get(f"{name}_bias", ""), 1 - product.side)
     return found
 
 

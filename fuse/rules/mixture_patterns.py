@@ -7,7 +7,8 @@ its results are added to a sum that began at zero.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from fuse import forms
 from fuse.ir import Graph, Op
@@ -57,6 +58,7 @@ FLAT = {
     "flatten": Flatten(HOLE),
     "cast": Cast(HOLE),
 }
+GATHERS = frozenset({"Gather", "GatherND"})
 FLAT_KINDS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast"})
 
 
@@ -92,39 +94,65 @@ _PART = {
     "slice": Slice(HOLE),
     "clip": Clip(HOLE),
 }
+#: What is done to a product's result: flattened, halved, bounded, shifted.
+OFFSET = {"offset": Add(HOLE, constant("up_offset"))}
 
 
-def part(name: str, inner: Pattern) -> Pattern:
-    """Gate or up: a product's result, or half of one; perhaps bounded."""
-    return star(name, _PART, inner, tuple(_PART))
+def part(name: str, made: Pattern, more: Mapping[str, Pattern]) -> Pattern:
+    """Gate or up: a product's result, or half of one; perhaps bounded or shifted."""
+    steps = {**_PART, **more}
+    return star(name, steps, made, tuple(_PART))
 
 
-def gate_of(first: Pattern, second: Pattern) -> Pattern:
-    """act(gate) times up, up perhaps shifted."""
-    gate, up = part("gate", first), part("up", second)
+def inner(gate: Pattern, up: Pattern) -> Pattern:
+    """act(gate) times up, or an activation alone."""
     act = form(forms.activation, "act", x=gate)
-    return form(gated, "gated", gate=gate, up=up) | Mul(Add(up, constant("up_offset")), act) | Mul(act, up)
+    return flat(form(gated, "gated", gate=gate, up=up) | Mul(act, up) | act)
 
 
 # ---- batched: weights gathered for each chosen expert -------------------------------------------------
+class Times(NamedTuple):
+    """Rows by weights gathered for each; side: which operand the weights are."""
+
+    weight: str
+    x: str
+    side: int
+    out: str
+    op: Op
+
+
+def _times(graph: Graph, op: Op) -> Times | None:
+    for side in (0, 1):
+        made = graph.producer(op.inputs[side])
+        if made is not None and made.kind in GATHERS and graph.is_constant(made.inputs[0]):
+            return Times(op.inputs[side], op.inputs[1 - side], side, op.outputs[0], op)
+    return None
+
+
+_times.kinds = frozenset({"MatMul"})  # type: ignore[attr-defined]
+
+
 def gathered(name: str) -> Pattern:
-    stack, index = constant(name, scalar=False), flat(indices)
-    return Gather(stack, index) | GatherND(stack, index)
+    return kind(*sorted(GATHERS))(constant(name, scalar=False), flat(indices))
 
 
-def product(name: str, rows: Pattern) -> Pattern:
-    """Rows times the gathered weights, either operand first, plus a gathered bias."""
-    weight, x = gathered(name), flat(rows)
-    plain = MatMul(weight, x) | MatMul(x, weight)
-    return Add(flat(plain), flat(gathered(f"{name}_bias"))) | plain
+def bias(name: str) -> dict[str, Pattern]:
+    """A row of bias gathered alike, by an index that is matched after."""
+    row = kind(*sorted(GATHERS))(constant(f"{name}_bias", scalar=False), anything("bias_index"))
+    return {"bias": Add(HOLE, row)}
+
+
+def times(name: str, **operands: Pattern) -> Pattern:
+    return form(_times, f"{name}_times", None, weight=gathered(name), **operands)
 
 
 _unit = kind("Unsqueeze", "Reshape")(anything("x"))
-repeated = Expand(_unit) | Tile(_unit, anything("repeats"))
-_first, _second = product("first", repeated), product("second", repeated)
-_alone = form(forms.activation, "act", x=part("gate", _first))
-_inner = gate_of(_first, _second) | _alone
-batched = ReduceSum(flat(Mul(flat(product("down", flat(_inner))), routed)))
+#: Each row k times, as the products of the chosen experts read it.
+repeated = flat(Expand(_unit) | Tile(_unit, anything("repeats")))
+_gate = part("gate", times("first"), bias("first"))
+_up = part("up", times("second"), {**bias("second"), **OFFSET})
+_down = star("out", {**FLAT, **bias("down")}, times("down", x=inner(_gate, _up)), tuple(FLAT))
+batched = ReduceSum(flat(Mul(_down, routed)))
 
 
 # ---- looped: rows gathered for each expert ------------------------------------------------------------
@@ -136,12 +164,12 @@ def hit(number: int) -> Pattern:
     return flat(Split(Transpose(_hits), output=number) | Gather(_hits, constant(float(number))))
 
 
-lanes, tokens = hit(0), hit(1)
-rows = flat(Gather(_unit, tokens, axis=1) | Gather(anything("x"), tokens, axis=0))
+#: The rows of an expert's tokens.
+rows = flat(Gather(_unit, anything("row"), axis=1) | Gather(anything("x"), anything("row"), axis=0))
+#: Their weights.
 weights = flat(
-    Gather(routed, flat(Add(lanes, Mul(tokens, constant("lanes")))))
-    | Gather(routed, flat(Add(Mul(tokens, constant("lanes")), lanes)))
-    | GatherND(routed, Concat(tokens, lanes, axis=LAST))
+    Gather(routed, flat(Add(anything("lane"), Mul(anything("row"), constant("lanes")))))
+    | GatherND(routed, Concat(flat(anything("row")), flat(anything("lane")), axis=LAST))
 )
 
 
@@ -159,18 +187,18 @@ def member(number: int) -> Any:
     return read
 
 
-def linear(name: str, x: Pattern) -> Pattern:
+def linear(name: str, **operands: Pattern) -> Pattern:
     """A product of one expert's rows, alone or one of two that run as one."""
-    alone = form(forms.product, f"{name}_product", lambda p: p.plain and not p.trans_x, x=x)
-    return alone | form(member(0), f"{name}_product", x=x) | form(member(1), f"{name}_product", x=x)
+    called = f"{name}_product"
+    alone = form(forms.product, called, lambda p: p.plain and not p.trans_x, **operands)
+    return alone | form(member(0), called, None, **operands) | form(member(1), called, None, **operands)
 
 
-_one, _two = linear("first", rows), linear("second", rows)
-_expert_inner = gate_of(_one, _two) | form(forms.activation, "act", x=part("gate", _one))
+_one, _two = part("gate", linear("first"), {}), part("up", linear("second"), OFFSET)
 _SPREAD = {**FLAT, "expand": Expand(HOLE)}
 #: What is scattered, and where to.
-update = star("flat", _SPREAD, Mul(flat(linear("down", flat(_expert_inner))), weights), tuple(FLAT))
-place = star("flat", _SPREAD, tokens, (*FLAT, "expand"))
+update = star("flat", _SPREAD, Mul(flat(linear("down", x=inner(_one, _two))), weights), tuple(FLAT))
+place = star("flat", _SPREAD, hit(1), (*FLAT, "expand"))
 
 # ---- a choice of its own --------------------------------------------------------------------------------
 #: Scores with a bias an expert, and those of all but the best groups of experts replaced.
@@ -185,7 +213,9 @@ _fill = constant("fill")
 grouped = Where(Not(_mask), _fill, _values) | Where(_mask, _values, _fill)
 
 match_biased, match_grouped = compile_pattern(biased), compile_pattern(grouped)
-match_batched, match_update, match_place = map(compile_pattern, (batched, update, place))
+match_batched, match_repeated = compile_pattern(batched), compile_pattern(repeated)
+match_update, match_rows = compile_pattern(update), compile_pattern(rows)
+match_place, match_lane, match_row = map(compile_pattern, (place, hit(0), hit(1)))
 match_indices = compile_pattern(flat(indices))
 #: Kinds that stand between a choice of experts and the result.
-BETWEEN = all_kinds(batched) | all_kinds(update)
+BETWEEN = frozenset().union(*map(all_kinds, (batched, repeated, update, rows, place)))

@@ -81,6 +81,12 @@ def _batched(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
         m.root = root.outputs[0]
         if not patterns.match_batched(m, m.root) or top not in m.ops:
             continue
+        rows = {m[f"{name}_times"].x for name in ("first", "second") if f"{name}_times" in m.bound}
+        biases = {step.bound["bias_index"] for step in m.steps if step.step == "bias"}
+        if not all(patterns.match_repeated(m, value) for value in sorted(rows)):
+            continue
+        if not all(patterns.match_indices(m, value) for value in sorted(biases)):
+            continue
         wrong: dict[str, Wrong] = {}
         k = check_choice(m, top, wrong)
         attrs = read_route(m, m.steps, k, wrong)
@@ -146,7 +152,12 @@ def _takes(graph: Graph, op: Op, value: str) -> bool:
         return False
     other = next((v for v in op.inputs if v != value), value)
     makers = [graph.producer(v) for v in (value, other)]
-    return any(maker is not None and maker.kind in _SCATTERS for maker in makers)
+    return any(maker is not None and _overwrites(maker) for maker in makers)
+
+
+def _overwrites(op: Op) -> bool:
+    """Whether an op is a scatter that adds nothing itself."""
+    return op.kind in _SCATTERS and op.attrs.get("reduction", "none") == "none"
 
 
 def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int, Expert] | None:
@@ -158,9 +169,7 @@ def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int
         scatter, sums, rest = step
         bound, ops, steps = m.bound, len(m.ops), len(m.steps)
         m.ops += sums
-        if not patterns.match_place(m, scatter.inputs[1]) or not patterns.match_update(m, scatter.inputs[2]):
-            return None
-        if m.bound["table"] != table:
+        if not _expert(m, scatter) or m.bound["table"] != table:
             return None
         _check_step(m, m.ops[ops:], scatter, width, wrong)
         expert = read_expert(m, m.steps[steps:], single_products(m), wrong)
@@ -180,6 +189,23 @@ def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int
     return found or None
 
 
+def _expert(m: Match, scatter: Op) -> bool:
+    """Match what one expert scatters: its results, their weights, and the rows that both are of."""
+    if not patterns.match_place(m, scatter.inputs[1]) or not patterns.match_update(m, scatter.inputs[2]):
+        return False
+    bound = m.bound
+    products = [bound[f"{name}_product"] for name in ("first", "second") if f"{name}_product" in bound]
+    places = [bound["row"]]
+    for x in dict.fromkeys(product.x for product in products):
+        m.bound = {key: value for key, value in m.bound.items() if key != "row"}
+        if not patterns.match_rows(m, x):
+            return False
+        places.append(m.bound["row"])
+    fine = all(patterns.match_row(m, place) for place in places) and patterns.match_lane(m, bound["lane"])
+    m.bound = {**bound, **m.bound}
+    return fine
+
+
 def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
     """The scatter of an expert's results, the ops that add it to a sum, and that sum before."""
     op = graph.producer(value)
@@ -191,7 +217,7 @@ def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
         return None
     for scattered, rest in (op.inputs, op.inputs[::-1]):
         scatter = graph.producer(scattered)
-        if scatter is not None and scatter.kind in _SCATTERS:
+        if scatter is not None and _overwrites(scatter):
             zeros = graph.producer(scatter.inputs[0])
             return scatter, [op, scatter, *([zeros] if zeros is not None else [])], rest
     return None
@@ -200,10 +226,6 @@ def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
 def _check_step(m: Match, ops: list[Op], scatter: Op, width: Dims | None, wrong: dict[str, Wrong]) -> None:
     """One expert's own places, and results that land on zeros, a row each."""
     graph, table = m.graph, m["table"]
-    numbers = {graph.scalar(op.inputs[1]) for op in ops if op.kind == "Gather" and op.inputs[0] == table}
-    if len(numbers) != 1:
-        got = f"experts {sorted(map(str, numbers))}"
-        wrong.setdefault("one_expert_a_step", Wrong(scatter.outputs[0], got))
     onto, reduction = scatter.inputs[0], scatter.attrs.get("reduction", "none")
     fine = reduction == "add" or (reduction == "none" and filled(graph, onto) == 0)
     if not fine or scatter.attrs.get("axis", 0) != 0 or graph.dims(onto) != width:

@@ -40,7 +40,6 @@ MOE_GUARDS = (
     _fact("one_weight_a_row", "each result has one weight"),
     _fact("the_chosen_of_a_row_are_summed", "the sum goes over the k experts of a row"),
     _fact("places_are_choice_and_row", "an expert's places are its number among the k and the row"),
-    _fact("one_expert_a_step", "each step of the sum is of one expert"),
     _fact("every_expert_is_added", "the sum takes every expert once"),
     _fact("the_sum_begins_at_zero", "results are added to zeros"),
     _fact("casts_keep_the_kind", "casts only between floats, or between integers"),
@@ -54,7 +53,8 @@ def find_moe(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
         for scores in scores_of(found, facts.attrs.get("scoring", "")):
             m = Match(graph, budget)
             m.ops, m.steps, m.root = [*found.ops, *scores.ops], found.steps, found.root
-            m.fault, m.budget, m.loose = found.fault, found.budget, found.loose
+            m.fault, m.budget = found.fault, found.budget
+            m.loose = len({op.slot for op in m.ops if op.kind in FLAT_KINDS})
             m.bound = {**found.bound, "scores": scores}
             yield m
 
