@@ -59,7 +59,10 @@ def _append(m: Match) -> Built | None:
     dims = graph.dims(m.root)
     if not from_outside(graph, m["past"]) or dims is None or len(dims) < 3 or graph.is_constant(m["new"]):
         return None
-    return Built("kv_append", (m["past"], m["new"]), {"axis": _axis(graph, op)})
+    axis = _axis(graph, op)
+    if axis == -1 and sequence_axis(graph, op) != -1:
+        return None
+    return Built("kv_append", (m["past"], m["new"]), {"axis": axis})
 
 
 kv_append = Rule(
