@@ -51,4 +51,5 @@ def _weight(value: onnx.ValueInfoProto) -> onnx.TensorProto:
     dims = [dim.dim_value for dim in tensor.shape.dim]
     draw = np.random.default_rng(zlib.crc32(value.name.encode()))
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    return numpy_helper.from_array(draw.normal(0.5, 0.25, dims).astype(dtype), value.name)
+    drawn = draw.integers(0, 8, dims) if np.issubdtype(dtype, np.integer) else draw.normal(0.5, 0.25, dims)
+    return numpy_helper.from_array(np.abs(drawn).astype(dtype), value.name)
