@@ -15,6 +15,7 @@ from chips import constraints_attention as attention
 from chips import constraints_epilogues as epilogues
 from chips import constraints_mixture as mixture
 from chips import constraints_quantized as quantized
+from chips import constraints_recurrence as recurrence
 from chips import constraints_rope as rope
 from chips.answers import Answer, Unknown, last, number, same, undecided, unknown, without_unit_lead
 from chips.operands import Operands
@@ -295,7 +296,10 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
         mixture.stacked, quantized.float_types, quantized.codes, quantized.bits, quantized.storage,
-        quantized.granularity, quantized.block_size, quantized.x_rounded,
+        quantized.granularity, quantized.block_size, quantized.x_rounded, recurrence.key_width,
+        recurrence.value_width, recurrence.head_pairs, recurrence.decay_space, recurrence.decay_of_heads,
+        recurrence.state_layout, recurrence.update, recurrence.unscaled, recurrence.gates,
+        recurrence.state_columns,
     )
 }  # fmt: skip
 
@@ -333,6 +337,12 @@ NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS
         ("float_types", "codes", "bits", "storage", "granularity", "block_size", "x_rounded"),
         frozenset({"codes", "bits"}),
     ),
+    **dict.fromkeys(
+        ("key_width", "value_width", "head_pairs", "decay_space", "decay_of_heads", "state_layout", "update",
+         "unscaled"),
+        frozenset({"decay", "state_layout"}),
+    ),
+    **dict.fromkeys(("gates", "state_columns"), frozenset({"x_gate", "dilation"})),
 }  # fmt: skip
 
 

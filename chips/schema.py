@@ -117,6 +117,16 @@ class Limits(Row):
     x_rounded: tuple[Literal["none", "dynamic", "static", "codes"], ...] | None = None
     max_members: Annotated[int, Field(gt=1)] | None = None
     max_weight_bytes: Annotated[int, Field(gt=0)] | None = None
+    key_width: Number | None = None
+    value_width: Number | None = None
+    head_pairs: tuple[tuple[int, int], ...] | None = None
+    decay_space: tuple[Literal["log", "linear"], ...] | None = None
+    decay_of_heads: Literal[True] | None = None
+    state_layout: tuple[Literal["b h k v", "b h v k"], ...] | None = None
+    update: tuple[Literal["gated_delta", "delta", "gated", "linear"], ...] | None = None
+    unscaled: Literal[True] | None = None
+    gates: Literal[False] | None = None
+    state_columns: Literal["reach"] | None = None
 
 
 class Case(Row):

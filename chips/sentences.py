@@ -14,6 +14,8 @@ _PHRASES = {
     ("mask_folded", "heads"): "with batch and heads on axes of their own, or joined as bh",
     ("mask_folded", "as_scores"): "joined as bh like the scores, or of rows and keys alone",
     ("tables", False): "a base or divisors and an offset",
+    ("decay_space", ("log",)): "its logarithm",
+    ("decay_space", ("linear",)): "itself",
     ("offset", "none"): "none",
     ("offset", "constant"): "none, or of a constant weight",
     ("tables", "half"): "tables of one entry a pair",
@@ -27,6 +29,10 @@ def words(want: Any, name: str) -> str:
         return _layout_words(want)
     if isinstance(want, Number):
         return _number_words(want)
+    if isinstance(want, tuple) and (name, want) in _PHRASES:
+        return _PHRASES[(name, want)]
+    if name == "head_pairs":
+        return "one of " + ", ".join(f"{keys} and {values}" for keys, values in want)
     if isinstance(want, tuple):
         items = [f"{item:g}" if isinstance(item, float) else str(item).replace("_", " ") for item in want]
         if name == "compute":

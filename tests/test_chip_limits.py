@@ -40,6 +40,15 @@ QUANTIZED = (
     {"bits": 4, "storage": "blocks", "granularity": "block", "block_size": 32},
 )
 
+DELTA = (
+    {"q": "f32[B,S,16,128]", "k": "f32[B,S,16,128]", "v": "f32[B,S,32,128]", "decay": "f32[B,S,32]", "beta": "f32[B,S,32]", "state": "f32[B,32,128,128]"},
+    {
+        "q_layout": "b s h d", "k_layout": "b s h d", "v_layout": "b s h d", "out_layout": "b s h d", "decay_layout": "b s h",
+        "beta_layout": "b s h", "heads": 32, "key_heads": 16,
+    },
+)  # fmt: skip
+SHORT = ({"x": "f32[B,8,S]", "weight": "= f32[8,1,4]", "state": "f32[B,8,3]"}, {})
+
 
 def made(
     kind: str, base: tuple, operands: dict | None = None, attrs: dict | None = None, **more
@@ -97,6 +106,13 @@ CASES = {
     "gating": ("moe", MIXTURE, ["none", "lanes"], ({}, {"gating": "halves"}), "gate and up of an expert given as one of none, lanes", "halves"),
     "limited": ("moe", MIXTURE, False, ({}, {"limit": 7.0, "up_offset": 1.0}), "no limit on gate and up and nothing added to up", "limit 7, 1 added to up"),
     "stacked": ("moe", MIXTURE, True, ({}, {"trans_down": 0}), "the experts' weights stacked, an expert's [out, in]", "down weight [in, out]"),
+    "float_types": ("quantized_matmul", QUANTIZED, ["f32"], ({"x": "f16[4,64]"}, {}), "x, scales and bias in floats of element type f32", "x is f16"),
+    "codes": ("quantized_matmul", QUANTIZED, ["u8"], ({"codes": "= i4[8,64]"}, {}), "codes of element type u8", "codes are i4"),
+    "bits": ("quantized_matmul", QUANTIZED, {"one_of": [4, 8]}, ({}, {"bits": 2}), "bits of a code: one of 4, 8", "2"),
+    "storage": ("quantized_matmul", QUANTIZED, ["blocks"], ({}, {"storage": "values"}), "codes stored as blocks", "values"),
+    "granularity": ("quantized_matmul", QUANTIZED, ["block"], ({}, {"granularity": "tensor"}), "a scale for each block", "tensor"),
+    "block_size": ("quantized_matmul", QUANTIZED, {"multiple_of": 32}, ({}, {"block_size": 16}), "inputs that share a scale: a multiple of 32", "16"),
+    "x_rounded": ("quantized_matmul", QUANTIZED, ["none"], ({"x": "u8[4,64]"}, {}), "what x is rounded to: none", "codes"),
     "plus_residual": ("ada_norm", NORM, False, ({"residual": "f32[2,3,8]"}, {}), "no residual added", "residual residual"),
     "result_codes": ("conv_act", ({"x": "f32[1,2,8]"}, {"act": "relu"}), False, ({"code_scale": "= f32[1]"}, {"codes": "u8"}), "a result that is not rounded to codes", "rounded to u8"),
     "ids": ("embed_norm", ({"word_ids": "i32[1,3]", "word": "= f32[9,8]"}, {"eps": 1e-5}), ["i32"], ({"word_ids": "i64[1,3]"}, {}), "ids of element type i32", "word ids are i64"),
@@ -107,6 +123,16 @@ CASES = {
     "granularity": ("quantized_matmul", QUANTIZED, ["block"], ({}, {"granularity": "tensor"}), "a scale for each block", "tensor"),
     "block_size": ("quantized_matmul", QUANTIZED, {"multiple_of": 32}, ({}, {"block_size": 16}), "inputs that share a scale: a multiple of 32", "16"),
     "x_rounded": ("quantized_matmul", QUANTIZED, ["none"], ({"x": "u8[4,64]"}, {}), "what x is rounded to: none", "codes"),
+    "key_width": ("gated_delta", DELTA, {"one_of": [128]}, ({"q": "f32[B,S,16,64]", "k": "f32[B,S,16,64]"}, {}), "width of a key 128", "64"),
+    "value_width": ("gated_delta", DELTA, {"one_of": [128]}, ({"v": "f32[B,S,8192]"}, {"v_layout": "b s hd"}), "width of a value 128", "256"),
+    "head_pairs": ("gated_delta", DELTA, [[16, 32]], ({}, {"key_heads": 0}), "heads of keys and of values one of 16 and 32", "32 and 32"),
+    "decay_space": ("gated_delta", DELTA, ["log"], ({}, {"decay_space": "linear"}), "decay given as its logarithm", "itself"),
+    "decay_of_heads": ("gated_delta", DELTA, True, ({"decay": "f32[B,S,32,128]"}, {"decay_layout": "b s h d"}), "one decay a head", "one a lane of a key"),
+    "state_layout": ("gated_delta", DELTA, ["b h k v"], ({}, {"state_layout": "b h v k"}), "axes of the state b h k v", "b h v k"),
+    "update": ("gated_delta", DELTA, ["gated_delta"], ({}, {"update": "delta"}), "update of the state gated delta", "delta"),
+    "unscaled": ("gated_delta", DELTA, True, ({}, {"scale": 0.25}), "no factor of the result", "0.25"),
+    "gates": ("conv_silu", SHORT, False, ({"x_gate": "f32[B,8,S]", "gate": "f32[B,8,S]"}, {}), "no gate of x or of the result", "x gate and gate"),
+    "state_columns": ("conv_silu", SHORT, "reach", ({"state": "f32[B,8,4]"}, {}), "a state of as many columns as the taps reach back", "4"),
     "layouts": ("attention", ATTENTION, {"q": ["b h s d"], "k": ["b h s d"]}, ({}, {"k_layout": "b h d s"}), "axes of q, k: b h s d", "k b h d s"),
 }  # fmt: skip
 
