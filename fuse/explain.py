@@ -18,6 +18,10 @@ CLIMB_LIMIT = 48
 #: fault is a wrong operator or two values that should be one, also numbers and values that agree, since
 #: two operators that do not fit are just two operators.
 LEAST_EVIDENCE = 3
+#: Operators that only move values: two of them beside each other are no evidence of anything.
+MOVES = frozenset(
+    "Transpose Reshape Flatten Squeeze Unsqueeze Expand Slice Split Gather Concat Cast kv_append".split()
+)
 #: The same where no mark stands: the fault is at the mark itself.
 LONE_EVIDENCE = 5
 
@@ -136,7 +140,8 @@ def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
     rule = compiled.rule
     wrong = fault.at if fault.code == "op" else ""
     standing = any(op.kind in (*rule.marks, *compiled.hints) and op.outputs[0] != wrong for op in match.ops)
-    nodes = match.fixed() - (fault.code == "op")
+    computing = sum(op.kind not in MOVES for op in {op.slot: op for op in match.ops}.values())
+    nodes = min(match.fixed(), computing) - (fault.code == "op")
     evidence = nodes + match.agreed if fault.code in ("op", "same_value") else nodes + 1
     if rule.almost is not None and rule.almost(match, fault):
         return True

@@ -168,7 +168,12 @@ def _truer(m: Match, held: Fault | None) -> bool:
     new = m.fault
     if new is None or held is None or new.code != "same_value" or held.code != "same_value":
         return False
-    return (new.want, new.got) == (held.got, held.want) and truer(m.graph, new.want, held.want)
+    if (new.want, new.got) != (held.got, held.want):
+        return False
+    if m.hole == new.want:  # the way goes on below the later of the two
+        made = m.graph.base.producer
+        return made.get(new.want, -1) > made.get(held.want, -1)
+    return truer(m.graph, new.want, held.want)
 
 
 def compile_pattern(pattern: Pattern, path: str = "", shared: frozenset[int] | None = None) -> Matcher:

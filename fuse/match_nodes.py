@@ -168,7 +168,6 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
         below_it = m.graph.producer(op.inputs[0]) if op.kind in UNARY else None
         if below_it is not None and below_it.kind in kinds:
             m.ops.append(op)
-            m.loose += 1
             if here(m, op.inputs[0], below_it):
                 return True
             m.restore(mark)

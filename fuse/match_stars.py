@@ -126,7 +126,6 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
             if op is None or not m.spend("op", value, wanted, op.kind, path):
                 return False
             m.ops.append(op)
-            m.loose += 1
             return walk(depth + 1)(m, op.inputs[0])
 
         return match

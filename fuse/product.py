@@ -124,6 +124,7 @@ class _Product:
         made = [graph.producer(at) for at, _ in factors]
         if root.kind == "Div" and rough is None:
             tops.append(root)
+            made.append(root)
         for op in (*tops, *made):
             if (
                 op is not None
@@ -132,6 +133,11 @@ class _Product:
                 and substitutes(op, ("Mul",), 2)
             ):
                 yield Fault("op", op.outputs[0], "Mul", op.kind, self.path), _Odd(op=op.slot)
+        for op in made:
+            if op is not None and op.kind == "Div" and constant_like(graph, op.inputs[1], scalar=True):
+                got = run_time(graph, op.inputs[1])
+                fault = Fault("operand", op.inputs[1], "a constant of one value", got, self.path)
+                yield fault, _Odd(op=op.slot, constant=op.inputs[1])
         for at, _ in factors:
             if constant_like(graph, at, scalar=True):
                 want = "a constant of one value"

@@ -360,6 +360,7 @@ attention = Rule(
     finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"], reach=3),
     marks=("Softmax",),
     hints=("LogSoftmax", "Hardmax"),
+    almost=lambda m, fault: fault.code == "op" and fault.got in ("LogSoftmax", "Hardmax"),
     needs=(
         casts_to_float("scores"),
         casts_to_float("probabilities"),

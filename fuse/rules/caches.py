@@ -6,7 +6,7 @@ from typing import Any
 
 from fuse import forms
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.pattern import Concat, anything, form
 from fuse.rule import Built, Rule, Wrong
 
@@ -78,6 +78,11 @@ kv_append = Rule(
 )
 
 
+def _read_outside(m: Match, fault: Fault) -> bool:
+    """Whether a rotation that a cache takes in is read by others too."""
+    return fault.code in ("read_elsewhere", "graph_output", "captured")
+
+
 def _landing(m: Match) -> Built:
     append, rotation = m["append"], m["rope"]
     operands = (append.past, rotation.x, rotation.cos, rotation.sin, rotation.position_ids)
@@ -91,6 +96,7 @@ rope_kv_append = Rule(
     The rotated rows are written where the cache wants them, not copied there.""",
     finds=form(forms.append, "append", new=form(forms.rope, "rope")),
     marks=tuple(sorted(forms.append.kinds)),
+    almost=_read_outside,
     builds=_landing,
     reads=tuple(sorted(forms.rope.kinds)),
 )
@@ -118,6 +124,7 @@ qk_norm_rope_kv_append = Rule(
     One kernel from the product to the cache.""",
     finds=form(forms.append, "append", new=form(_normed_form, "normed")),
     marks=tuple(sorted(forms.append.kinds)),
+    almost=_read_outside,
     builds=_normed_landing,
     reads=("qk_norm_rope",),
 )

@@ -133,10 +133,10 @@ PUT_BACK = {"reshape": Reshape(HOLE), "expand": Expand(HOLE)}
 CLAMPED = PUT_BACK | {"clamp": Max(HOLE, constant(0))}
 sum_of_squares = ReduceSum(squared(x), axes=LAST) | ReduceSumSquare(x, axes=LAST)
 mean = averaged(ReduceSum(x, axes=LAST))
-variance = star("restored", CLAMPED, Sub(averaged(sum_of_squares), squared(mean)), resizes=list(PUT_BACK))
+variance = star("restored", CLAMPED, Sub(averaged(sum_of_squares), squared(mean)), list(PUT_BACK), reach=3)
 deviation = Sqrt(Add(variance, eps))
 inverse_deviation = Reciprocal(deviation) | Div(constant(1), deviation)
-put_back_mean = star("restored", PUT_BACK, mean, resizes=list(PUT_BACK))
+put_back_mean = star("restored", PUT_BACK, mean, list(PUT_BACK), reach=2)
 by_sums = Mul(Mul(inverse_deviation, weight) | inverse_deviation, Sub(x, put_back_mean))
 
 
@@ -198,6 +198,7 @@ layer_norm = Rule(
     Seven to ten kernels become one; it is also an rms norm of x - mean written as a native operator.""",
     finds=with_bias(scaled(whitened) | _of_centred | by_sums),
     marks=("ReduceMean", "ReduceSum"),
+    hints=("Sqrt", "rms_norm"),
     needs=(
         float_narrower_than_f64("x"),
         same_type("x", "eps"),

@@ -77,6 +77,7 @@ matmul_bias = Rule(
     finds=Add(star("layout", LAYOUT_STEPS, plain_product, resizes=["reshape", "transpose"], reach=3), bias),
     marks=tuple(sorted(forms.product.kinds - {"matmul_bias", "com.microsoft.MatMulNBits"})),
     needs=(guard(bias_is_a_row), guard(layout_leaves_rows)),
+    almost=lambda m, fault: fault.code == "op" and fault.got in ("Sub", "Mul"),
     builds=lambda m: Built(
         "matmul_bias", (m["product"].x, m["product"].weight, m["bias"]), product_attrs(m["product"])
     ),

@@ -24,6 +24,7 @@ from fuse.pattern import (
     anything,
     star,
 )
+from fuse.plausible import UNARY
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
 
 x, cos, sin = anything("x"), anything("cos"), anything("sin")
@@ -127,9 +128,9 @@ def _halves(m: Match) -> Pair | None:
         if join is None:
             return None
         b, a = (_through(graph, v, "Unsqueeze") for v in join.inputs[:2])
-        if _made_by(graph, a, "Neg"):
+        if _made_by(graph, a, *UNARY):
             a, b = b, a
-        b = _through(graph, b, "Neg")
+        b = _through(graph, b, *UNARY)
     one, two = lanes(graph, a), lanes(graph, b)
     return None if one is None or two is None else Pair(a, b, one, two, join)
 
@@ -139,7 +140,7 @@ def _turning(m: Match) -> Op | None:
     graph = m.graph
 
     def is_part(value: str) -> bool:
-        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), "Neg"), "Slice", "Split")
+        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), *UNARY), "Slice", "Split")
 
     return next((op for op in m.ops if op.kind == "Concat" and all(map(is_part, op.inputs))), None)
 
@@ -149,9 +150,9 @@ def _made_by(graph: Graph, value: str, *kinds: str) -> bool:
     return op is not None and op.kind in kinds
 
 
-def _through(graph: Graph, value: str, kind: str) -> str:
+def _through(graph: Graph, value: str, *kinds: str) -> str:
     op = graph.producer(value)
-    return op.inputs[0] if op is not None and op.kind == kind else value
+    return op.inputs[0] if op is not None and op.kind in kinds else value
 
 
 def halves_make_the_whole(m: Match) -> Wrong | None:
@@ -184,11 +185,11 @@ def halves_make_the_whole(m: Match) -> Wrong | None:
 def _wrong_turn(m: Match, pair: Pair, join: Op, *wanted: Any) -> Wrong | None:
     """The minus on the first of the pair, or the parts joined the other way round."""
     graph = m.graph
-    turned_first = _made_by(graph, _through(graph, join.inputs[0], "Unsqueeze"), "Neg")
+    turned_first = _made_by(graph, _through(graph, join.inputs[0], "Unsqueeze"), *UNARY)
     exchanged = (pair.two[1:], pair.one[1:]) in wanted
     if exchanged and turned_first:
         return Wrong(join.outputs[0], "the halves exchanged")
-    minus = next((op for op in m.ops if op.kind == "Neg"), join)
+    minus = next((op for op in m.ops if op.kind in UNARY), join)
     if exchanged:
         return Wrong(minus.outputs[0], "the minus on the first half")
     return None if turned_first or minus is join else Wrong(join.outputs[0], "the halves joined the other way")

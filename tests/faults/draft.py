@@ -93,11 +93,8 @@ class Draft:
 
     def insert(self, node: onnx.NodeProto, beside: str, after: bool = True) -> None:
         """Put a node right after (or before) the node that makes a value; first, where none does."""
-        nodes = list(self.graph.node)
-        at = next((i for i, n in enumerate(nodes) if beside in n.output), -1)
-        nodes.insert(at + 1 if after else max(at, 0), node)
-        del self.graph.node[:]
-        self.graph.node.extend(nodes)
+        at = next((i for i, n in enumerate(self.graph.node) if beside in n.output), -1)
+        self.graph.node.insert(at + 1 if after else max(at, 0), node)
 
     def wrap(self, node: onnx.NodeProto, index: int, kind: str, *more: str, **attrs: object) -> str:
         """Put a new operator on one operand of a node; the value it makes."""

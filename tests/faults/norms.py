@@ -361,7 +361,7 @@ def double(draft: Draft, place: Place) -> Planted | None:
     for op in place.ops:
         node = draft.node(op.outputs[0])
         for index, value in enumerate(node.input):
-            if value == x:
+            if op.inputs[index] == x:
                 node.input[index] = wide
             elif place.constant(op.inputs[index]) and place.graph.dtype(op.inputs[index]).startswith("f"):
                 array = draft.array(draft.below(value))
