@@ -147,7 +147,7 @@ EPILOGUE = {
     "rounded": Dequantize(Quantize(HOLE, q_scale, q_zero), q_scale, q_zero),
 }
 any_conv = form(conv, "conv")
-act = form(_pointwise, "act", x=star("epilogue", EPILOGUE, any_conv))
+act = form(_pointwise, "act", x=star("epilogue", EPILOGUE, any_conv, reach=3))
 
 
 def _steps(m: Match, name: str) -> list[Any]:

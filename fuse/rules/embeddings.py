@@ -9,7 +9,7 @@ from typing import Any
 from fuse import forms
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.norm_composites import norm_attrs
 from fuse.types import FLOATS, INTEGERS, Dim, Dims, mul
@@ -127,6 +127,11 @@ def _embedding(m: Match) -> Built | None:
     return Built("embed_norm", (*tables, norm.weight, norm.bias), attrs, outputs=(norm.out, norm.total))
 
 
+def _told(m: Match, fault: Fault) -> bool:
+    """What is looked for is itself telling: a norm of nothing but lookups, a norm flattened."""
+    return True
+
+
 embed_norm = Rule(
     "embed_norm",
     """token, position and type rows looked up, added and normed; the sum is written on where others read it
@@ -140,6 +145,7 @@ embed_norm = Rule(
         guard(rows_are_selected, code="attribute"),
     ),
     builds=_embedding,
+    almost=_told,
     reads=("Gather",),
 )
 
@@ -206,5 +212,6 @@ norm_reshape = Rule(
     marks=tuple(sorted((forms.norm.kinds | forms.add_norm.kinds) - {"norm_reshape"})),
     needs=(guard(last_axis_is_kept),),
     builds=_flattened,
+    almost=_told,
     reads=("Reshape", "Flatten"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuse.guards import dims_text, float_narrower_than_f64
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.modulation_form import filled_with
 from fuse.pattern import Add, Mul, Reshape, anything, constant, kind
 from fuse.rule import Built, Rule, Wrong, guard
@@ -75,6 +75,11 @@ def _group_norm(m: Match) -> Built:
     return Built("group_norm", (m["x"], m.get("weight"), m.get("bias")), attrs)
 
 
+def _stands_between_reshapes(m: Match, fault: Fault) -> bool:
+    """An instance norm between two reshapes is written for nothing else."""
+    return fault.code != "op" and sum(op.kind == "Reshape" for op in m.ops) == 2
+
+
 group_norm = Rule(
     "group_norm",
     """a norm over groups of channels and all that lies behind them, scaled and shifted a channel
@@ -90,4 +95,5 @@ group_norm = Rule(
         guard(lies_along_the_channels),
     ),
     builds=_group_norm,
+    almost=_stands_between_reshapes,
 )

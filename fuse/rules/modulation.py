@@ -123,9 +123,12 @@ def residual_has_the_dims_of_the_sum(m: Match) -> Wrong | None:
 
 
 def _gated_residual(m: Match) -> Built | None:
-    branch = gated_branch(m.graph, _branch(m))
-    if branch is None or m.graph.is_constant(m["x"]) or m.graph.is_constant(branch.y):
+    graph = m.graph
+    branch = gated_branch(graph, _branch(m))
+    if branch is None or graph.is_constant(m["x"]) or graph.is_constant(branch.y):
         return None
+    if gated_branch(graph, m["x"]) is not None:
+        return None  # two scaled values: a rotation, not a residual
     return Built("gated_residual", (m["x"], branch.gate, branch.y), {})
 
 

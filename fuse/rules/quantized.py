@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,50 +13,31 @@ from fuse.pattern import (
     HOLE,
     Add,
     Cast,
-    FusedMatMul,
-    MatMul,
     Mul,
     Sub,
     Transpose,
     anything,
     constant,
     form,
-    kind,
     star,
 )
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import BITS, FLOATS, INTEGERS
 
-x, bias = anything("x"), constant("bias", scalar=False)
+bias = constant("bias", scalar=False)
 codes = constant("codes", scalar=False)
 scales, zeros = constant("scales", scalar=False), constant("zeros", scalar=False)
-x_scale, x_zero = anything("x_scale"), anything("x_zero")
+x_scale = anything("x_scale")
 
 _DECODERS = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 _ENCODERS = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-Dequantize, Gemm, MatMulInteger = kind(*_DECODERS), kind("Gemm"), kind("MatMulInteger")
-
-# A weight in floats, decoded from codes: by the operator, or a cast and a scale.
-whole = Cast(codes)
-decoded = (
-    Dequantize(codes, scales, zeros) | Dequantize(codes, scales) | Mul(Sub(whole, zeros) | whole, scales)
-)
-weight = star("turned", {"transpose": Transpose(HOLE)}, decoded, resizes=["transpose"])
-floating = MatMul(x, weight) | Gemm(x, weight, bias) | Gemm(x, weight) | FusedMatMul(x, weight)
-
-# A product of integers, scaled back to floats.
-product = MatMulInteger(x, codes, x_zero, zeros) | MatMulInteger(x, codes, x_zero) | MatMulInteger(x, codes)
-integer = (
-    Mul(Cast(product), Mul(x_scale, scales))
-    | Mul(Mul(Cast(product), x_scale), scales)
-    | Mul(Mul(Cast(product), scales), x_scale)
-)
 
 
-class Contrib(NamedTuple):
-    """A contrib product of a quantized weight, its operands by role ("" where absent)."""
+class Roles(NamedTuple):
+    """An operator of a quantized product, its operands by role ("" where absent)."""
 
     x: str
+    weight: str
     codes: str
     scales: str
     zeros: str
@@ -67,21 +49,47 @@ class Contrib(NamedTuple):
     op: Op
 
 
-_ROLES = {
+_DECODED = dict.fromkeys(_DECODERS, ("codes", "scales", "zeros"))
+_MULTIPLIED = dict.fromkeys(("MatMul", "Gemm", "com.microsoft.FusedMatMul"), ("x", "weight", "bias"))
+_WHOLE = {"MatMulInteger": ("x", "codes", "x_zero", "zeros")}
+_CONTRIB = {
     "com.microsoft.MatMulNBits": ("x", "codes", "scales", "zeros", "order", "bias"),
     "com.microsoft.MatMulIntegerToFloat": ("x", "codes", "x_scale", "scales", "x_zero", "zeros", "bias"),
     "com.microsoft.DynamicQuantizeMatMul": ("x", "codes", "scales", "zeros", "bias"),
 }
 
 
-def _contrib(graph: Graph, op: Op) -> Contrib:
-    roles = dict(zip(_ROLES[op.kind], op.inputs, strict=False))
-    given = {name: roles.get(name, "") for name in Contrib._fields[:-2]}
-    return Contrib(**given, out=op.outputs[0], op=op)
+def _roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles | None]:
+    """A form of operators whose operands have these roles, in order."""
+
+    def read(graph: Graph, op: Op) -> Roles | None:
+        given = dict(zip(kinds[op.kind], op.inputs, strict=False))
+        found = Roles(**{name: given.get(name, "") for name in Roles._fields[:-2]}, out=op.outputs[0], op=op)
+        # What is decoded from a value of the run is an activation: no weight, nor nearly one.
+        activation = op.kind in _DECODED and not _known(graph, found.codes)
+        gemm = op.kind == "Gemm" and found.bias and not graph.is_constant(found.bias)
+        return None if activation or gemm else found
+
+    read.kinds = frozenset(kinds)  # type: ignore[attr-defined]
+    return read
 
 
-_contrib.kinds = frozenset(_ROLES)  # type: ignore[attr-defined]
-contrib = form(_contrib, "contrib")
+def _known(graph: Graph, value: str) -> bool:
+    return graph.is_constant(value) or value in graph.base.overridable
+
+
+# A weight in floats, decoded from codes: by the operator, or a cast and a scale.
+cast = Cast(codes)
+decoded = form(_roles(_DECODED), "decoded", codes=codes, scales=scales) | Mul(Sub(cast, zeros) | cast, scales)
+weight = star("turned", {"transpose": Transpose(HOLE)}, decoded, resizes=["transpose"], reach=2)
+floating = form(_roles(_MULTIPLIED), "multiplied", weight=weight)
+
+# A product of integers, scaled back to floats.
+whole = Cast(form(_roles(_WHOLE), "whole", codes=codes))
+integer = (
+    Mul(whole, Mul(x_scale, scales)) | Mul(Mul(whole, x_scale), scales) | Mul(Mul(whole, scales), x_scale)
+)
+contrib = form(_roles(_CONTRIB), "contrib")
 any_product = floating | integer | contrib
 
 
@@ -112,15 +120,22 @@ class Stored:
     parts: tuple[Op, ...] = ()
 
 
+_BOUND = ("codes", "scales", "zeros", "bias", "x_scale")
+
+
 def read(m: Match) -> Stored:
     """What a match of any spelling holds; x as the product reads it."""
     graph = m.graph
-    found = m.get("contrib")
-    if found:
-        return _read_contrib(graph, found, m.get("bias"))
-    names = {name: m.get(name) for name in ("x", "codes", "scales", "zeros", "bias", "x_scale", "x_zero")}
-    stored = Stored(**names, bits=BITS.get(graph.dtype(m["codes"]), 0))
-    op = next(op for op in m.ops if op.kind in _PRODUCTS)
+    if m.get("contrib"):
+        return _read_contrib(graph, m["contrib"], m.get("bias"))
+    product: Roles = m.get("whole") or m["multiplied"]
+    names = {name: m.get(name) for name in _BOUND}
+    decoder = m.get("decoded") or product
+    names["zeros"] = names["zeros"] or decoder.zeros
+    names["bias"] = names["bias"] or product.bias
+    bits = BITS.get(graph.dtype(m["codes"]), 0)
+    stored = Stored(**names, x=product.x, x_zero=product.x_zero, bits=bits)
+    op = product.op
     if op.kind == "MatMulInteger":
         axis = 1 if _size(graph, stored.scales) != 1 else None
         return replace(stored, axis=axis, activation="static")
@@ -134,13 +149,10 @@ def read(m: Match) -> Stored:
     return replace(stored, axis=axis, block=block, turned=turned % 2, attrs=attrs)
 
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "com.microsoft.FusedMatMul", "MatMulInteger"})
-
-
 def _scale_axis(m: Match) -> tuple[int | None, int]:
     """The axis of the codes along which the scales run, and the length of a block."""
     graph, dims = m.graph, m.graph.dims(m["codes"])
-    decoder = next((op for op in m.ops if op.kind in _DECODERS and op.inputs[0] == m["codes"]), None)
+    decoder = m["decoded"].op if m.get("decoded") else None
     own = graph.dims(m["scales"])
     if own is None or dims is None or (decoder is not None and _size(graph, m["scales"]) == 1):
         return None, 0
@@ -157,7 +169,7 @@ def _size(graph: Graph, value: str) -> object:
     return 1 if dims is not None and all(dim == 1 for dim in dims) else dims
 
 
-def _read_contrib(graph: Graph, found: Contrib, bias: str) -> Stored:
+def _read_contrib(graph: Graph, found: Roles, bias: str) -> Stored:
     op = found.op
     names = {
         name: getattr(found, name) for name in ("x", "codes", "scales", "zeros", "x_scale", "x_zero", "order")
@@ -255,54 +267,43 @@ def bias_is_a_row(m: Match) -> Wrong | None:
 
 
 # ---- what is built -------------------------------------------------------------------------------
-def _taken_in(m: Match, stored: Stored) -> Stored:
-    """The product with what quantizes x, where nothing else reads that."""
+def _forms(m: Match, stored: Stored) -> list[Stored]:
+    """The product with what quantizes x taken in, where nothing else reads that, then with less of it."""
     if stored.x_scale:
-        return _with_range(m, stored)
-    return _with_codes(m, stored) if stored.activation == "none" else stored
+        return list(_with_range(m, stored))
+    return [*_with_codes(m, stored), stored] if stored.activation == "none" else [stored]
 
 
-def _with_range(m: Match, stored: Stored) -> Stored:
-    """x below the operator that quantizes it by its own range."""
-    graph = m.graph
-    op = graph.producer(stored.x)
-    if (
-        op is None
-        or op.kind != "DynamicQuantizeLinear"
-        or op.outputs != (stored.x, stored.x_scale, stored.x_zero)
-    ):
-        return stored
+def _with_range(m: Match, stored: Stored) -> Iterator[Stored]:
+    """x below the operator that quantizes it by its own range, then in the codes it gives."""
+    op = m.graph.producer(stored.x)
+    made = (stored.x, stored.x_scale, stored.x_zero)
+    if op is None or op.kind != "DynamicQuantizeLinear" or op.outputs != made:
+        yield stored
+        return
     stored = replace(stored, activation="dynamic")
-    if not all(_read_within(m, value) for value in op.outputs):
-        return stored
-    return replace(stored, x=op.inputs[0], x_scale="", x_zero="", parts=(op,))
+    if all(_read_within(m, value) for value in op.outputs):
+        yield replace(stored, x=op.inputs[0], x_scale="", x_zero="", parts=(op,))
+    yield stored
 
 
-def _with_codes(m: Match, stored: Stored) -> Stored:
-    """x below the operators that round it to codes and back."""
+def _with_codes(m: Match, stored: Stored) -> Iterator[Stored]:
+    """x below the operators that round it to codes and back, then in the codes."""
     graph = m.graph
     back = graph.producer(stored.x)
     if back is None or back.kind not in _DECODERS or not _read_within(m, stored.x):
-        return stored
+        return
     inner, scale, zero = (*back.inputs, "")[:3]
     if not _one_constant(graph, scale) or (zero and not _one_constant(graph, zero)):
-        return stored
-    stored = replace(stored, x=inner, x_scale=scale, x_zero=zero, activation="static", parts=(back,))
+        return
+    coded = replace(stored, x=inner, x_scale=scale, x_zero=zero, activation="static", parts=(back,))
     to = graph.producer(inner)
-    if (
-        to is None
-        or to.kind not in _ENCODERS
-        or graph.is_output(inner)
-        or graph.readers(inner) != [back.slot]
-    ):
-        return stored
-    source, scale_in, zero_in = (*to.inputs, "")[:3]
-    if (
-        not (_same(graph, scale_in, scale) and _same(graph, zero_in, zero))
-        or graph.dtype(source) not in FLOATS
-    ):
-        return stored
-    return replace(stored, x=source, x_codes=graph.dtype(inner), parts=(back, to))
+    if to is not None and to.kind in _ENCODERS and not graph.is_output(inner):
+        source, scale_in, zero_in = (*to.inputs, "")[:3]
+        alike = _same(graph, scale_in, scale) and _same(graph, zero_in, zero)
+        if alike and graph.readers(inner) == [back.slot] and graph.dtype(source) in FLOATS:
+            yield replace(coded, x=source, x_codes=graph.dtype(inner), parts=(back, to))
+    yield coded
 
 
 def _read_within(m: Match, value: str) -> bool:
@@ -322,12 +323,13 @@ def _same(graph: Graph, one: str, two: str) -> bool:
     return first is not None and first == (graph.scalar(two) if two else 0)
 
 
-def _quantized(m: Match) -> Built | None:
+def _quantized(m: Match) -> list[Built] | None:
     if any(op.attrs.get("transBatchA") or op.attrs.get("transBatchB") for op in m.ops):
         return None
-    stored = _taken_in(m, read(m))
-    if stored.activation == "static" and not stored.x_scale:
-        return None
+    return [_built(one) for one in _forms(m, read(m)) if one.activation != "static" or one.x_scale]
+
+
+def _built(stored: Stored) -> Built:
     granularity = "block" if stored.block else "tensor" if stored.axis is None else "output"
     given = {
         "storage": stored.storage,
@@ -338,10 +340,9 @@ def _quantized(m: Match) -> Built | None:
         "x_codes": stored.x_codes,
         **stored.attrs,
     }
-    attrs = {"bits": stored.bits} | {name: value for name, value in given.items() if value != _DEFAULTS[name]}
-    operands = (
-        stored.x, stored.codes, stored.scales, stored.zeros, stored.bias, stored.x_scale, stored.x_zero,
-    )  # fmt: skip
+    attrs = {"bits": stored.bits} | {k: value for k, value in given.items() if value != _DEFAULTS[k]}
+    weight = (stored.codes, stored.scales, stored.zeros, stored.bias)
+    operands = (stored.x, *weight, stored.x_scale, stored.x_zero)
     return Built("quantized_matmul", operands, attrs, also=list(stored.parts))
 
 
@@ -357,7 +358,7 @@ quantized_matmul = Rule(
     The weight is never written in floats, and a chip that computes in integers or in blocks reads an
     eighth to a half of the bytes. What quantizes x is taken in where only this product reads it.""",
     finds=Add(any_product, bias) | any_product,
-    marks=(*_DECODERS, "Cast", "MatMulInteger", *sorted(_ROLES)),
+    marks=(*_DECODERS, "Cast", "MatMulInteger", *sorted(_CONTRIB)),
     needs=(
         guard(weight_is_known, code="operand"),
         guard(codes_are_few_bits, code="operand"),
