@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
+from fuse.explain import Near
 from fuse.final import final
 from fuse.ir import Graph, Op, leaves
 from fuse.placing import realized
 from fuse.record import Miss, Record, state
-from fuse.rewriter import CompiledRule, Near, Sweep, compile_rule
+from fuse.rewriter import CompiledRule, Sweep, compile_rule
 from fuse.rewriter import Whole as Placed
 from fuse.rule import Rule
 from fuse.rules.table import ADVANCE, LATE, RULES

@@ -172,7 +172,7 @@ def _almost_norm(graph: Graph, op: Op) -> Almost | None:
 norm = _reads(
     "rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"
 )(_norm)
-norm.almost = _almost_norm  # type: ignore[attr-defined]
+norm.almost = _almost_norm
 
 
 def _product(graph: Graph, op: Op) -> Product | None:
@@ -235,7 +235,7 @@ product = _reads(
     "matmul_bias",
     "quantized_matmul",
 )(_product)
-product.almost = _almost_product  # type: ignore[attr-defined]
+product.almost = _almost_product
 
 _ACTIVATIONS = {
     "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),

@@ -182,11 +182,9 @@ def compile_pattern(pattern: Pattern, path: str = "", shared: frozenset[int] | N
 
     if shared is None:
         shared = _shared(pattern)
-    for module in (match_nodes, match_stars, product):
-        make = module.COMPILERS.get(type(pattern))
-        if make is not None:
-            return make(pattern, path, shared)
-    return _COMPILERS[type(pattern)](pattern, path, shared)
+    tables = (_COMPILERS, match_nodes.COMPILERS, match_stars.COMPILERS, product.COMPILERS)
+    make = next(table[type(pattern)] for table in tables if type(pattern) in table)
+    return make(pattern, path, shared)
 
 
 def _shared(pattern: Pattern) -> frozenset[int]:

@@ -192,7 +192,9 @@ def _wrong_turn(m: Match, pair: Pair, join: Op, *wanted: Any) -> Wrong | None:
     minus = next((op for op in m.ops if op.kind in UNARY), join)
     if exchanged:
         return Wrong(minus.outputs[0], "the minus on the first half")
-    return None if turned_first or minus is join else Wrong(join.outputs[0], "the halves joined the other way")
+    if turned_first or minus is join:
+        return None
+    return Wrong(join.outputs[0], "the halves joined the other way")
 
 
 def _shown(taken: tuple[str, int, int, int]) -> str:
