@@ -287,9 +287,7 @@ def build_any(m: Match) -> Iterator[Built]:
     if "repeated" in m.bound:
         yield m["repeated"]
     elif "step" in m.bound:
-        row = build_row(m)
-        if row is not None:
-            yield row
+        yield from build_row(m)
     else:
         yield from build_chunks(m)
 

@@ -37,7 +37,7 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
     scale = float(m.number("q_scale")) if m.get("q_scale") else 1.0
     for name in NAMES:
         value = m[name]
-        if name == "q":
+        if name == "q" and stops is not None:
             value, factor = scaled(m, value, also)
             scale *= factor
         dims = graph.dims(value)

@@ -116,7 +116,17 @@ def row_dims_fit(m: Match) -> Wrong | None:
     return None
 
 
-def build_row(m: Match) -> Built | None:
+def build_row(m: Match) -> Iterator[Built]:
+    """The row with its scale and the exponential of its decay taken in, then with less of either."""
+    tried: list[tuple[str, ...]] = []
+    for exponent, scale in ((True, True), (True, False), (False, False)):
+        built = _build_row(m, exponent, scale)
+        if built is not None and built.operands not in tried:
+            tried.append(built.operands)
+            yield built
+
+
+def _build_row(m: Match, exponent: bool, scale: bool) -> Built | None:
     graph, also = m.graph, list[Op]()
     heads = (graph.dims(m["state"]) or (0, 0))[1]
     if not isinstance(heads, int):
@@ -127,12 +137,12 @@ def build_row(m: Match) -> Built | None:
     attrs["beta_layout"] = layout
     decay = ""
     if m.get("factor"):
-        decay, attrs["decay_layout"], logarithm = _peeled(m, m["factor"], also, exponent=True)
+        decay, attrs["decay_layout"], logarithm = _peeled(m, m["factor"], also, exponent)
         attrs |= {} if logarithm else {"decay_space": "linear"}
     else:
         attrs["update"] = "delta"
-    q, scale = scaled(m, m["q"], also)
-    attrs |= {"scale": scale} if scale != 1.0 else {}
+    q, factor = scaled(m, m["q"], also) if scale else (m["q"], 1.0)
+    attrs |= {"scale": factor} if factor != 1.0 else {}
     state = "" if zeros(graph, m["state"]) else m["state"]
     operands = (q, m["k"], m["v"], decay, beta, state)
     return Built("gated_delta", operands, attrs, (m.root, m["next"]), also)
