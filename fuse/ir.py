@@ -224,6 +224,9 @@ class Graph(Owned):
         slots[op.slot] = None
         back: list[Op] = []
         for part in op.parts:
+            for leaf in leaves(part):
+                into[leaf.slot] = part.slot
+        for part in op.parts:
             if part.parts:
                 window = self.window((part,), part.inputs, part.outputs)
                 if not window:
