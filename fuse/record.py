@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from fuse.ir import Op
+from fuse.placement import Placement
 from fuse.shim import Limit
 
 Outcome = Literal["fired", "held", "refused", "near_miss"]
@@ -27,13 +28,13 @@ class Miss(NamedTuple):
     path: str = ""
 
 
-def state(op: Op) -> tuple[str, str, int]:
-    """What tells ops apart that stood at one place: path, class, and how often a chip's own rule took
-    the op in to set kernel attributes."""
+def state(op: Op) -> tuple[str, str, int, tuple[Placement, ...]]:
+    """What tells ops apart that stood at one place: path, class, how often a chip's own rule took the
+    op in to set kernel attributes, and what it reads and writes in place."""
     times, inner = 0, op
     while len(inner.parts) == 1 and (inner.parts[0].path, inner.parts[0].kind) == (op.path, op.kind):
         times, inner = times + 1, inner.parts[0]
-    return op.path, op.kind, times
+    return op.path, op.kind, times, op.placements
 
 
 class Record(NamedTuple):
