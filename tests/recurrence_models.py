@@ -8,7 +8,7 @@ import numpy as np
 from building import ELEMENTS, Building
 from onnx import ModelProto, helper
 
-B, H, K, V = 2, 3, 4, 5
+B, C, H, K, S, V = 2, 6, 3, 4, 5, 5
 INTERIOR = 9223372036854775807
 
 

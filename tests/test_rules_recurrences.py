@@ -10,7 +10,7 @@ from building import Building, codes, drawn, fired, near, optimized
 from holding import held
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
-from recurrence_models import B, Chunked, H, K, V, repeated, row
+from recurrence_models import B, C, Chunked, H, K, S, V, repeated, row
 
 import chips
 import fuse
@@ -19,7 +19,6 @@ from fuse import forms
 from fuse.ir import leaves
 
 DTYPE = st.sampled_from([np.float32, np.float16])
-C, S = 6, 5
 
 
 # ---- the gated delta rule --------------------------------------------------------------------------
