@@ -92,21 +92,16 @@ def _is_gated(m: Match) -> bool:
     return wide and m["gate"] != m["y"] and _from_condition(graph, m["gate"])
 
 
+_PARTS_OF_ROWS = frozenset("Unsqueeze Reshape Split Slice Gather Squeeze Cast".split())
+
+
 def _from_condition(graph: Graph, value: str) -> bool:
     """Whether a value is a part of a product's result, or a constant row: what gates are made of."""
     if graph.is_constant(value):
         return True
     for _ in range(4):
         op = graph.producer(value)
-        if op is None or op.kind not in (
-            "Unsqueeze",
-            "Reshape",
-            "Split",
-            "Slice",
-            "Gather",
-            "Squeeze",
-            "Cast",
-        ):
+        if op is None or op.kind not in _PARTS_OF_ROWS:
             break
         if op.kind in ("Split", "Slice", "Gather"):
             return True
@@ -127,8 +122,9 @@ def _gated_residual(m: Match) -> Built | None:
     branch = gated_branch(graph, _branch(m))
     if branch is None or graph.is_constant(m["x"]) or graph.is_constant(branch.y):
         return None
-    if gated_branch(graph, m["x"]) is not None:
-        return None  # two scaled values: a rotation, not a residual
+    # Two scaled values are a rotation; a row added to scaled rows is a shift.
+    if gated_branch(graph, m["x"]) is not None or not agree(graph.dims(m["x"]), graph.dims(m.root)):
+        return None
     return Built("gated_residual", (m["x"], branch.gate, branch.y), {})
 
 
