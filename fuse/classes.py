@@ -285,7 +285,8 @@ CLASSES: dict[str, FusedClass] = {
             "x residual weight bias add_bias",
             "the norm of x plus a residual; the sum is written on where others read it",
             "y sum",
-            _NORM,
+            _NORM
+            | {"regrouped": Attr(False, "the result has the sum's rows under other leading axes")},
         ),
         _declare(
             "norm_add_norm",

@@ -302,6 +302,8 @@ rope = _reads("rope", "RotaryEmbedding", "com.microsoft.RotaryEmbedding")(_rope)
 def _add_norm(graph: Graph, op: Op) -> AddNorm | None:
     a = op.attrs
     if op.kind == "add_norm":
+        if a.get("regrouped"):
+            return None
         total = op.outputs[1] if len(op.outputs) > 1 else ""
         x, residual, weight, bias, add_bias = op.inputs[:5]
         return AddNorm(

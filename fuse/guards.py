@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuse.ir import Graph, Op
 from fuse.match import Match, close
 from fuse.rule import Guard, Wrong, guard
 from fuse.types import FLOATS, Dims, Expr, spans
@@ -40,6 +41,12 @@ def unknown(dims: Dims | None) -> bool:
     return dims is None or any(
         isinstance(d, Expr) and any(s.startswith("?") for s in d.symbols) for d in dims
     )
+
+
+def regroups_rows(graph: Graph, reshape: Op) -> bool:
+    """Whether a reshape leaves the last axis alone: the same rows under other leading axes."""
+    inner, outer = graph.dims(reshape.inputs[0]), graph.dims(reshape.outputs[0])
+    return bool(inner and outer) and isinstance(inner[-1], int) and inner[-1] == outer[-1]  # type: ignore[index]
 
 
 def float_narrower_than_f64(name: str) -> Guard:

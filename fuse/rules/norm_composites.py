@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuse import forms
-from fuse.guards import agree, dims_text
+from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.modulation_form import affine_operand, gated_branch, is_modulated
@@ -25,37 +25,68 @@ def norm_attrs(norm: Any, prefix: str = "") -> dict[str, Any]:
     return attrs
 
 
+class Regrouped(NamedTuple):
+    """A sum whose rows a reshape puts under other leading axes; add: what makes the sum."""
+
+    add: Op
+    out: str
+    op: Op
+
+
+def _regrouped(graph: Graph, op: Op) -> Regrouped | None:
+    add = graph.producer(op.inputs[0])
+    if add is None or add.kind != "Add" or not regroups_rows(graph, op):
+        return None
+    return Regrouped(add, op.outputs[0], op)
+
+
+_regrouped.kinds = frozenset({"Reshape"})  # type: ignore[attr-defined]
+
+
 def one_addend_is_the_sum(m: Match) -> Wrong | None:
     """one addend has the dims of the sum, the other has them or broadcasts"""
-    dims = m.graph.dims(_total(m))
-    for value in (m["a"], m["b"]):
-        if agree(m.graph.dims(value), dims):
-            return None
+    dims, (one, two) = m.graph.dims(_total(m)), _addends(m)
+    if agree(m.graph.dims(one), dims) or agree(m.graph.dims(two), dims):
+        return None
     return Wrong(
-        m["a"],
-        f"{dims_text(m.graph.dims(m['a']))} and {dims_text(m.graph.dims(m['b']))} for {dims_text(dims)}",
+        one, f"{dims_text(m.graph.dims(one))} and {dims_text(m.graph.dims(two))} for {dims_text(dims)}"
     )
 
 
+def _addends(m: Match) -> tuple[str, str]:
+    found = m.get("regrouped")
+    return (m["a"], m["b"]) if not found else (found.add.inputs[0], found.add.inputs[1])
+
+
 def _total(m: Match) -> str:
-    value: str = m["norm"].x
+    found = m.get("regrouped")
+    value: str = found.add.outputs[0] if found else m["norm"].x
     return value
 
 
 def _ordered(m: Match) -> tuple[str, str]:
     """The full-sized addend first; of two, the one that is not a product's result is the residual."""
-    graph, total = m.graph, m.graph.dims(_total(m))
-    full = [value for value in (m["a"], m["b"]) if agree(graph.dims(value), total)]
+    graph, total, (one, two) = m.graph, m.graph.dims(_total(m)), _addends(m)
+    full = [value for value in (one, two) if agree(graph.dims(value), total)]
     if len(full) == 1:
-        return full[0], m["b"] if full[0] == m["a"] else m["a"]
-    branch = graph.producer(m["b"])
+        return full[0], two if full[0] == one else one
+    branch = graph.producer(two)
     is_branch = branch is not None and branch.kind in forms.product.kinds
-    return (m["b"], m["a"]) if is_branch else (m["a"], m["b"])
+    return (two, one) if is_branch else (one, two)
+
+
+def weights_are_rows(m: Match) -> Wrong | None:
+    """where a reshape regroups the rows of the sum, weight and bias are one row for all"""
+    for value in (m["norm"].weight, m["norm"].bias) if m.get("regrouped") else ():
+        dims = m.graph.dims(value) if value else ()
+        if dims is None or len(squeezed(dims)) > 1:
+            return Wrong(value, dims_text(dims))
+    return None
 
 
 def _has_a_residual(m: Match) -> bool:
     """Whether neither addend is a constant row (a bias of what stands before), nor a gated branch."""
-    fixed = [v for v in (m["a"], m["b"]) if m.graph.is_constant(v)]
+    fixed = [v for v in _addends(m) if m.graph.is_constant(v)]
     rows = any(_is_row(m.graph.dims(v)) for v in fixed)
     return len(fixed) < 2 and not rows and not _is_adaptive(m.graph, m)
 
@@ -75,10 +106,12 @@ def _add_norm(m: Match) -> Built | None:
     if not _has_a_residual(m):
         return None
     x, residual = _ordered(m)
+    found = m.get("regrouped")
     return Built(
         "add_norm",
         (x, residual, norm.weight, norm.bias, ""),
-        norm_attrs(norm),
+        norm_attrs(norm) | ({"regrouped": True} if found else {}),
+        also=[found.add] if found else [],
         outputs=(norm.out, _total(m)),
     )
 
@@ -89,7 +122,7 @@ def _is_adaptive(graph: Graph, m: Match) -> bool:
     norm = m["norm"]
     if affine_operand(graph, norm) or not is_modulated(graph, norm.out):
         return False
-    branches = (gated_branch(graph, value) for value in (m["a"], m["b"]))
+    branches = (gated_branch(graph, value) for value in _addends(m))
     return any(branch is not None and not graph.is_constant(branch.gate) for branch in branches)
 
 
@@ -104,9 +137,9 @@ add_norm = Rule(
 
     Two kernels become one and the sum is read from registers. Two outputs, or no pre-norm decoder
     ever fuses: its next residual reads the sum.""",
-    finds=form(forms.norm, "norm", x=Add(a, b)),
+    finds=form(forms.norm, "norm", x=Add(a, b) | form(_regrouped, "regrouped")),
     marks=tuple(sorted(forms.norm.kinds)),
-    needs=(guard(one_addend_is_the_sum),),
+    needs=(guard(one_addend_is_the_sum), guard(weights_are_rows)),
     place=_has_a_residual,
     almost=_two_streams,
     builds=_add_norm,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuse import forms
-from fuse.guards import agree, dims_text, squeezed
+from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.mixture_form import sums_experts
@@ -334,9 +334,18 @@ def _with_residual(m: Match) -> Built | None:
 
 
 def _feeds_a_norm(graph: Graph, value: str) -> bool:
-    """Whether a norm reads the sum: the place is add_norm's."""
-    readers = (graph.slots[slot] for slot in graph.readers(value))
-    return any(op is not None and op.kind in forms.norm.kinds and op.inputs[0] == value for op in readers)
+    """Whether a norm reads the sum, perhaps through a reshape that only it reads: the place is add_norm's."""
+    for slot in graph.readers(value):
+        op = graph.slots[slot]
+        if op is None or op.inputs[:1] != (value,):
+            continue
+        if op.kind in forms.norm.kinds:
+            return True
+        if op.kind == "Reshape" and regroups_rows(graph, op) and len(graph.readers(op.outputs[0])) == 1:
+            reader = graph.slots[graph.readers(op.outputs[0])[0]]
+            if reader is not None and reader.kind in forms.norm.kinds and reader.inputs[0] == op.outputs[0]:
+                return True
+    return False
 
 
 def _later_product(graph: Graph, m: Match) -> bool:

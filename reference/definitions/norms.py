@@ -76,7 +76,9 @@ def add_norm(
     total = exact(x) + exact(residual)
     if add_bias is not None:
         total = total + exact(add_bias)
-    return _norm_of(case, total, weight, bias), total
+    y = _norm_of(case, total, weight, bias)
+    shape = case.sizes() if case["regrouped"] else None
+    return (y if shape is None else y.reshape(shape)), total
 
 
 def norm_add_norm(
