@@ -10,6 +10,9 @@ from building import Building, codes, drawn, each_interior_as_an_output, fired, 
 from hypothesis import strategies as st
 from onnx import ModelProto
 
+import fuse
+from fuse.normalization_form import group_norm as group_norm_form
+
 DTYPE = st.sampled_from([np.float32, np.float16])
 
 
@@ -195,3 +198,24 @@ def test_outputs_inside_mish_and_hard_swish() -> None:
     assert each_interior_as_an_output(g.model(mish(g, g.input("x", 3, 5), 1)), "mish") == 4
     g = Building()
     assert each_interior_as_an_output(g.model(hard_swish(g, g.input("x", 3, 5), 0)), "hard_swish") == 3
+
+
+# ---- the form ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("opset", "rows"), [(21, 4), (18, 4), (18, 2)])
+def test_a_native_group_norm_is_read_alike(opset: int, rows: int) -> None:
+    g = Building(opset=opset)
+    x = g.input("x", 2, 4, 5)
+    # Version 18 has a number a group: of two groups it is another function, of four the same.
+    groups = 2 if rows == 2 or opset == 21 else 4
+    y = g.op("GroupNormalization", x, g.weight(rows), g.weight(rows), num_groups=groups, epsilon=1e-3)
+    graph = fuse.load(g.model(y))
+    read = group_norm_form(graph, next(graph.of_kind("GroupNormalization")))
+    if opset == 18 and rows == 2:
+        assert read is None
+    else:
+        assert read is not None
+        assert (read.x, read.groups, read.eps) == ("x", groups, pytest.approx(1e-3))
+    built = fired(group_norm(), "group_norm")
+    ours = group_norm_form(fuse.load(group_norm()), built)
+    assert ours is not None
+    assert (ours.x, ours.groups) == ("x", 2)
