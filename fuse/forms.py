@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fuse.attributes import from_end
 from fuse.ir import Graph, Op
+from fuse.mixture_form import mixture as mixture
 from fuse.placing import seen
 from fuse.plausible import run_time
 from fuse.recurrence_form import causal_conv as causal_conv
