@@ -273,3 +273,32 @@ def test_values_of_other_rows_are_read_apart() -> None:
     assert found.report.fired("attention")
     assert not found.report.fired("values_in_keys")
     assert not near(shared(how="other rows"), "values_in_keys")
+
+
+# ---- native attention ----------------------------------------------------------------------------------
+def native(
+    mask: str = "", dtype: Any = np.float32, shared: int = 1, seed: int = 0, **attrs: Any
+) -> ModelProto:
+    """ai.onnx.Attention between the transposes and the gate that an export writes around it."""
+    g = Building(dtype, opset=23, seed=seed)
+    operands = [g.input("q", B, H, S, D), *(g.input(n, B, H // shared, T, D) for n in "kv")]
+    if mask:
+        element = TensorProto.BOOL if mask == "bool" else None
+        operands.append(g.input("mask", B, 1, S, T, dtype=element))
+    y = g.op("Attention", *operands, **attrs)
+    y = g.op("Reshape", g.op("Transpose", y, perm=[0, 2, 1, 3]), g.ints(B, S, H * D))
+    return g.model(g.op("Neg", g.op("Mul", y, g.op("Sigmoid", g.input("gate", B, S, H * D)))))
+
+
+@drawn(
+    st.integers(0, 99), DTYPE, st.sampled_from(["", "bool", "float"]), st.sampled_from([1, H]), st.booleans()
+)
+def test_a_gate_of_a_native_attention(seed: int, dtype: Any, mask: str, shared: int, cap: bool) -> None:
+    attrs = {"softcap": 2.0} if cap else {}
+    op = fired(native(mask, dtype, shared, seed, **attrs), "attn_output_gate", seed)
+    assert op.attrs["out_layout"] == "b s hd"
+    assert op.attrs["scale"] == D**-0.5
+
+
+def test_a_native_attention_that_is_causal_by_itself_is_left() -> None:
+    assert not optimized(native(is_causal=1)).report.fired("attn_output_gate")

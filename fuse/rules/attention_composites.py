@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 from fuse import layout as lay
+from fuse.attention_form import Core, core
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.layout import Atom, Layout
@@ -15,28 +15,6 @@ from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.attention_axes import result_layout
 from fuse.rules.delta_solve import integers
 from fuse.types import divide
-
-
-class Core(NamedTuple):
-    """An attention: its operands, the axes of its result."""
-
-    q: str
-    k: str
-    v: str
-    masks: tuple[str, ...]
-    attrs: dict[str, Any]
-    out: str
-    op: Op
-
-
-def core(graph: Graph, op: Op) -> Core | None:
-    """An attention that a rule built."""
-    count = 3 + sum(entry != "cap" for entry in op.attrs.get("mask", ()))
-    q, k, v = op.inputs[:3]
-    return Core(q, k, v, op.inputs[3:count], dict(op.attrs), op.outputs[0], op)
-
-
-core.kinds = frozenset({"attention"})  # type: ignore[attr-defined]
 
 _AXES_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
 
@@ -88,7 +66,7 @@ attn_output_gate = Rule(
         star("out", _AXES_STEPS, form(core, "attention"), resizes=["transpose", "reshape"]),
         Sigmoid(anything("gate")),
     ),
-    marks=("attention",),
+    marks=("attention", "Attention"),
     needs=(guard(gate_has_the_rows_of_the_result),),
     builds=_gated,
 )
@@ -174,7 +152,7 @@ values_in_keys = Rule(
 
     One cache holds keys and values, and a kernel reads each row once for both.""",
     finds=find,
-    marks=("attention",),
+    marks=("attention", "Attention"),
     needs=(guard(values_are_laid_out_as_keys),),
     builds=_shared,
 )
