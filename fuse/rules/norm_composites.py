@@ -93,8 +93,10 @@ def _has_a_residual(m: Match) -> bool:
 
 def _two_streams(m: Match, fault: Fault) -> bool:
     """Whether what a norm reads is made of two values of its own dims, neither of them a gate."""
-    graph, values = m.graph, (m["a"], m["b"])
-    if fault.code != "op" or fault.got not in ("Sub", "Mul") or graph.dims(values[0]) != graph.dims(values[1]):
+    if fault.code != "op" or fault.got not in ("Sub", "Mul"):
+        return False
+    graph, values = m.graph, _addends(m)
+    if graph.dims(values[0]) != graph.dims(values[1]):
         return False
     made = [graph.producer(value) for value in values]
     gates = forms.activation.kinds | {"Softmax", "Exp"}
