@@ -71,7 +71,7 @@ def test_a_head_width_with_a_kernel_is_left_alone(width: int) -> None:
 @pytest.mark.parametrize("width", [16, 40, 136, 160])
 def test_a_head_width_far_from_any_kernel_is_not_padded(width: int) -> None:
     found = fuse.optimize(attention(width), shim=chips.load("m3"))
-    assert found.fired == ()
+    assert not found.report.fired("attention")
     assert [limit.code for limit in found.report.refused("attention")[0].reasons] == ["chip:head_dim"]
 
 
@@ -89,7 +89,7 @@ def test_the_refused_place_is_in_the_report_with_what_took_it() -> None:
 
 def test_a_held_chip_rule_shows_where_it_would_have_fired() -> None:
     found = fuse.optimize(attention(88), shim=chips.load("m3"), held=["pad_head_96"])
-    assert [op.kind for op in found.graph.ops] == ["Transpose", "MatMul", "Mul", "Softmax", "MatMul"]
+    assert "attention" not in [op.kind for op in found.graph.ops]
     (held,) = found.report.held("pad_head_96")
     assert held.outcome.model_dump() == {"kind": "held", "fires": True}
     whole = fuse.optimize(attention(88), shim=chips.load("m3")).report

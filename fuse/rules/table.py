@@ -6,6 +6,7 @@ Names and order are API: `report.fired("add_norm")` stands in people's tests for
 from __future__ import annotations
 
 from fuse.rule import Rule
+from fuse.rules.advance import advance
 from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu, silu, softcap
 from fuse.rules.attention import attention
 from fuse.rules.attention_composites import attn_output_gate, values_in_keys
@@ -19,6 +20,7 @@ from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.landings import land_in_rows, land_in_units
 from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
+from fuse.rules.late import fused_quant, late_gated_act, late_merged_gate_up, quant_shared
 from fuse.rules.mixtures import moe, moe_shared
 from fuse.rules.modulation import ada_norm, gated_norm, gated_residual
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
@@ -97,10 +99,12 @@ RULES: tuple[Rule, ...] = (
     mlp_block,
     transformer_layer,
     elementwise_region,
+    # numerics
+    fused_quant,
 )
 
 #: After the shared rules: what becomes possible once a product's activation is quantized where it is read.
-LATE: tuple[Rule, ...] = ()
+LATE: tuple[Rule, ...] = (quant_shared, late_merged_gate_up, late_gated_act)
 
 #: Always the last step: the choice of the next token moves the step on.
-ADVANCE: tuple[Rule, ...] = ()
+ADVANCE: tuple[Rule, ...] = (advance,)

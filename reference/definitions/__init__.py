@@ -18,6 +18,7 @@ from reference.definitions.attention import ATTENTION
 from reference.definitions.caches import CACHES
 from reference.definitions.case import Array, Case, Definition
 from reference.definitions.convolutions import CONVOLUTIONS
+from reference.definitions.decoding import DECODING
 from reference.definitions.mixtures import MIXTURES
 from reference.definitions.modulation import MODULATION
 from reference.definitions.norms import NORMS
@@ -31,7 +32,7 @@ from reference.ops.call import NUMPY
 DEFINITIONS: Mapping[str, Definition] = {
     **ACTIVATIONS, **NORMS, **ROTATIONS, **ATTENTION, **PRODUCTS, **CACHES, **QUANTIZED,
     **CONVOLUTIONS, **MODULATION,
-    **MIXTURES, **RECURRENCES,
+    **MIXTURES, **RECURRENCES, **DECODING,
 }  # fmt: skip
 
 
