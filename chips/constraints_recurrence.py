@@ -73,8 +73,9 @@ def unscaled(at: Operands, want: bool) -> Answer:
 
 
 def gates(at: Operands, want: bool) -> Answer:
-    """no gate of x or of the result"""
+    """no gate of x or of the result, no heads divided by their length"""
     found = [name.replace("_", " ") for name in ("x_gate", "gate") if at.value(name)]
+    found += ["heads divided by their length"] if at.attr("heads") else []
     return " and ".join(found) or None
 
 

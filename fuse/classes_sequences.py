@@ -61,6 +61,10 @@ _DELTA = {
 }
 _CONV_STATE = {
     "dilation": Attr(1, "columns from one tap to the next"),
+    "heads": Attr(0, "heads whose lanes are divided by their length; 0: the result is not"),
+    "out_layout": Attr("b c s", "axes of a result in heads as letters: b batch, h heads, d lanes, s columns"),
+    "length_eps": Attr(0.0, "keeps the length from zero"),
+    "length_eps_at": Attr("none", "where: none, inside, outside or clip, as in l2_norm"),
 }
 
 SEQUENCES = (

@@ -131,7 +131,7 @@ CASES = {
     "state_layout": ("gated_delta", DELTA, ["b h k v"], ({}, {"state_layout": "b h v k"}), "axes of the state b h k v", "b h v k"),
     "update": ("gated_delta", DELTA, ["gated_delta"], ({}, {"update": "delta"}), "update of the state gated delta", "delta"),
     "unscaled": ("gated_delta", DELTA, True, ({}, {"scale": 0.25}), "no factor of the result", "0.25"),
-    "gates": ("conv_silu", SHORT, False, ({"x_gate": "f32[B,8,S]", "gate": "f32[B,8,S]"}, {}), "no gate of x or of the result", "x gate and gate"),
+    "gates": ("conv_silu", SHORT, False, ({"x_gate": "f32[B,8,S]", "gate": "f32[B,8,S]"}, {}), "no gate of x or of the result, no heads divided by their length", "x gate and gate"),
     "state_columns": ("conv_silu", SHORT, "reach", ({"state": "f32[B,8,4]"}, {}), "a state of as many columns as the taps reach back", "4"),
     "layouts": ("attention", ATTENTION, {"q": ["b h s d"], "k": ["b h s d"]}, ({}, {"k_layout": "b h d s"}), "axes of q, k: b h s d", "k b h d s"),
 }  # fmt: skip

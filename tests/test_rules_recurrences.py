@@ -245,6 +245,28 @@ def test_a_gate_of_other_dims_stays_outside() -> None:
     assert near(model, "conv_state") == {"guard:gate_has_the_dims_of_the_result"}
 
 
+def unit_heads(dtype: Any = np.float32, silu: bool = True, order: str = "bshd", seed: int = 0) -> ModelProto:
+    """q or k of a linear attention: the convolution, in heads, each lane over its head's length."""
+    g = Building(dtype, seed=seed)
+    y = g.op("Conv", g.input("x", B, C, S), g.weight(C, 1, 4), group=C, pads=[3, 0])
+    y = g.op("Mul", y, g.op("Sigmoid", y)) if silu else y
+    y = g.op("Transpose", y, perm=[0, 2, 1])
+    if "h" in order:
+        y = g.op("Reshape", y, g.ints(B, S, 2, C // 2))
+    y = g.op("Transpose", y, perm=[0, 2, 1, 3]) if order == "bhsd" else y
+    square = g.op("ReduceSum", g.op("Mul", y, y), g.ints(-1))
+    root = g.op("Sqrt", g.op("Add", square, g.constant(1e-3)))
+    return g.model(g.op("Neg", g.op("Mul", y, g.op("Reciprocal", root))))
+
+
+@drawn(st.integers(0, 99), DTYPE, st.booleans(), st.sampled_from(["bshd", "bhsd", "bsd"]))
+def test_heads_of_unit_length(seed: int, dtype: Any, silu: bool, order: str) -> None:
+    op = fired(unit_heads(dtype, silu, order, seed), "conv_silu" if silu else "conv_state", seed)
+    assert op.attrs["heads"] == (2 if "h" in order else 1)
+    assert op.attrs["out_layout"].replace(" ", "") == order
+    assert op.attrs["length_eps_at"] == "inside"
+
+
 def test_a_native_operator_takes_the_silu_behind_it() -> None:
     g = Building(opset=27)
     y, last = g.op("CausalConvWithState", g.input("x", B, C, S), g.weight(C, 1, 4), outputs=2)

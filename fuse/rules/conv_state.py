@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fuse import forms
+from fuse import layout as lay
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.pattern import Mul, Slice, anything, form
+from fuse.pattern import HOLE, Mul, Reshape, Slice, Transpose, anything, form, star
 from fuse.recurrence_form import causal_conv
 from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.attention_axes import result_layout
 from fuse.rules.delta_solve import integers
-from fuse.types import Dim, add, sub
+from fuse.types import Dim, Dims, add, sub
 
 #: Taps of a short convolution.
 MOST_TAPS = 64
@@ -54,6 +56,24 @@ def taps(graph: Graph, op: Op) -> Taps | None:
 
 
 taps.kinds = frozenset({"Conv"})  # type: ignore[attr-defined]
+
+
+class Unit(NamedTuple):
+    """x over its own length along the last axis."""
+
+    x: str
+    attrs: dict[str, Any]
+    out: str
+
+
+def unit_length(graph: Graph, op: Op) -> Unit | None:
+    """A norm by length that a rule built, with eps as the class of it says."""
+    places = {"eps": "length_eps", "eps_at": "length_eps_at"}
+    attrs = {to: op.attrs[name] for name, to in places.items() if name in op.attrs}
+    return Unit(op.inputs[0], attrs, op.outputs[0]) if "compute" not in op.attrs else None
+
+
+unit_length.kinds = frozenset({"l2_norm"})  # type: ignore[attr-defined]
 
 
 class Around(NamedTuple):
@@ -185,6 +205,10 @@ def build(m: Match) -> Iterator[Built]:
     if parts is None or (m.get("gate") and m.graph.is_constant(m["gate"])):
         return
     x, weight, bias, state, attrs, outputs, also = parts
+    unit = _unit_heads(m) if "unit" in m.bound else {}
+    if unit is None:
+        return
+    attrs = attrs | unit
     silu = "act" in m.bound or ("native" in m.bound and m["native"].silu)
     kind, gate = "conv_silu" if silu else "conv_state", m.get("gate")
     product = _product(m, x, also)
@@ -193,6 +217,29 @@ def build(m: Match) -> Iterator[Built]:
         yield Built(kind, (one, weight, bias, state, two, gate), attrs, outputs, [*also, product])
     if product is None or len(m.ops) + len(also) > 1:
         yield Built(kind, (x, weight, bias, state, "", gate), attrs, outputs, also)
+
+
+def _unit_heads(m: Match) -> dict[str, Any] | None:
+    """The attributes of the length that each head's lanes are divided by; None where it is not of them."""
+    inner = _below(m)
+    if inner is None:
+        return None
+    layout = result_layout(m, lay.layout_of(inner, "b hd s"))
+    if layout is None or not layout or layout[-1][-1].letter not in ("d", "hd"):
+        return None
+    heads = next((atom.size for axis in layout for atom in axis if atom.letter == "h"), 1)
+    whole = layout[-1][-1].letter == "hd"
+    if not isinstance(heads, int) or len(layout[-1]) != 1 or whole != (heads == 1):
+        return None
+    text = lay.text(layout).replace("hd", "d") if whole else lay.text(layout)
+    return {"heads": heads, "out_layout": text, **m["unit"].attrs}
+
+
+def _below(m: Match) -> Dims | None:
+    """The dims of the convolution's result, below the layout operators over it."""
+    steps = m.taken("out")
+    op = m.graph.producer(steps[-1].value) if steps else None
+    return m.graph.dims(op.inputs[0] if op is not None else m["unit"].x)
 
 
 def _written(m: Match) -> tuple[Any, ...] | None:
@@ -251,6 +298,8 @@ _convolved = form(taps, "taps")
 _trimmed = Slice(_convolved) | _convolved | form(causal_conv, "native")
 _act = form(forms.activation, "act", where=lambda a: a.name == "silu", x=_trimmed)
 _result = _act | _trimmed
+_AXES = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
+_unit = form(unit_length, "unit", x=star("out", _AXES, _result, resizes=tuple(_AXES)))
 
 conv_state = Rule(
     "conv_state",
@@ -258,8 +307,9 @@ conv_state = Rule(
     conv_state, and conv_silu where a silu follows
 
     Three to seven kernels over the whole sequence become one, and a step of one column reads only
-    the state. It may take in the product that makes its x, and a gate of its result.""",
-    finds=Mul(_result, anything("gate")) | _result,
+    the state. It may take in the product that makes its x, and a gate of its result or a norm of each
+    head's lanes by their length.""",
+    finds=_unit | Mul(_result, anything("gate")) | _result,
     marks=("Conv", "CausalConvWithState", "com.microsoft.CausalConvWithState"),
     needs=(
         guard(each_channel_has_its_own_taps),
@@ -269,5 +319,5 @@ conv_state = Rule(
     builds=build,
     almost=trimmed_or_with_a_state,
     classes=("conv_state", "conv_silu"),
-    reads=(*sorted(forms.activation.kinds), "kv_append"),
+    reads=(*sorted(forms.activation.kinds), "kv_append", "l2_norm"),
 )

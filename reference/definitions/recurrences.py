@@ -9,6 +9,7 @@ import numpy as np
 from fuse.types import FuseError
 from reference.definitions.attention import closed, opened
 from reference.definitions.case import Array, Case, Definition, exact
+from reference.definitions.norms import l2_norm
 
 _UPDATES = ("gated_delta", "delta", "gated", "linear")
 
@@ -88,7 +89,7 @@ def conv_state(
 ) -> tuple[Array, Array]:
     """A causal depthwise convolution, perhaps of x times x_gate, and perhaps times gate."""
     y, last = _convolved(case, x, weight, bias, state, x_gate)
-    return (y if gate is None else y * exact(gate)), last
+    return _finished(case, y, gate), last
 
 
 def conv_silu(
@@ -102,8 +103,17 @@ def conv_silu(
 ) -> tuple[Array, Array]:
     """The same through silu, before the gate."""
     y, last = _convolved(case, x, weight, bias, state, x_gate)
-    y = y / (1 + np.exp(-y))
-    return (y if gate is None else y * exact(gate)), last
+    return _finished(case, y / (1 + np.exp(-y)), gate), last
+
+
+def _finished(case: Case, y: Array, gate: Array | None) -> Array:
+    """Times the gate; in heads, each divided by its length, where there are any."""
+    y = y if gate is None else y * exact(gate)
+    if not case["heads"]:
+        return y
+    heads = y.reshape(y.shape[0], case["heads"], -1, y.shape[-1]).swapaxes(-1, -2)
+    length = {"eps": case["length_eps"], "eps_at": case["length_eps_at"]}
+    return closed(l2_norm(Case(length, case.types), heads), case["out_layout"])
 
 
 def _convolved(
