@@ -18,6 +18,8 @@ from fuse.ir import Graph
 
 FOLDER = Path(__file__).parent / "graphs"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.onnxtxt")))
+#: Graphs with an If, whose bodies are graphs of their own.
+WITH_BODIES = tuple(name for name in NAMES if "= If (" in (FOLDER / f"{name}.onnxtxt").read_text())
 
 
 def idea(name: str) -> str:
