@@ -187,23 +187,20 @@ norm_add_norm = Rule(
 )
 
 
-def unit_is_the_head(m: Match) -> Wrong | None:
-    """the reshape cuts the last axis into heads as wide as the norm"""
+def _cuts_into_heads(m: Match) -> bool:
+    """Whether the reshape cuts the last axis into heads as wide as the norm, and does nothing else."""
     inner, outer = m.graph.dims(m["wide"]), m.graph.dims(m["norm"].x)
-    if inner is None or outer is None:
-        return Wrong(m["wide"], "unknown dims")
-    if len(outer) == len(inner) + 1 and inner[:-1] == outer[:-2] and isinstance(outer[-1], int):
-        return None
-    return Wrong(m["norm"].x, f"{dims_text(outer)} of {dims_text(inner)}")
+    if inner is None or outer is None or len(outer) != len(inner) + 1:
+        return False
+    heads, width = outer[-2:]
+    return isinstance(heads, int) and isinstance(width, int) and heads * width == inner[-1]
 
 
 def _qk(m: Match) -> Built | None:
-    graph, norm = m.graph, m["norm"]
-    inner, outer = graph.dims(m["wide"]), graph.dims(norm.x)
-    if inner is None or outer is None or len(outer) != len(inner) + 1 or not isinstance(outer[-2], int):
+    norm, dims = m["norm"], m.graph.dims(m["norm"].x)
+    if dims is None or not _cuts_into_heads(m):
         return None
-    heads: dict[str, Any] = {"heads": outer[-2]}
-    return Built("qk_norm", (m["wide"], norm.weight, norm.bias), norm_attrs(norm) | heads)
+    return Built("qk_norm", (m["wide"], norm.weight, norm.bias), norm_attrs(norm) | {"heads": dims[-2]})
 
 
 qk_norm = Rule(
@@ -214,6 +211,7 @@ qk_norm = Rule(
     finds=form(forms.norm, "norm", x=Reshape(anything("wide"))),
     marks=tuple(sorted(forms.norm.kinds)),
     needs=(),
+    place=_cuts_into_heads,
     builds=_qk,
     reads=tuple(sorted(forms.norm.kinds)),
 )
