@@ -92,7 +92,9 @@ def _has_a_residual(m: Match) -> bool:
 
 
 def _two_streams(m: Match, fault: Fault) -> bool:
-    """Whether what a norm reads is made of two values of its own dims, neither of them a gate."""
+    """Whether what a norm reads is made of two values of its own dims, no gate among them; or is a sum."""
+    if m.get("regrouped"):
+        return fault.code == "guard:weights_are_rows"
     if fault.code != "op" or fault.got not in ("Sub", "Mul"):
         return False
     graph, values = m.graph, _addends(m)
