@@ -10,7 +10,7 @@ import onnx
 import pytest
 from building import Building
 from export_shapes import HEADS, HIDDEN, INNER, KEY_HEADS, WIDTH
-from holding import built, counts, held, nothing
+from holding import built, counts, held, missed, nothing
 from onnx import TensorProto
 
 import fuse
@@ -185,19 +185,42 @@ def test_two_norms_of_one_sum() -> None:
     assert len(makers) == 1
 
 
-def test_a_residual_sum_that_passes_a_reshape_before_its_norm() -> None:
-    """Swin: windows are put back, joined to the stream, and the norm reads the sum through a reshape."""
+@pytest.mark.parametrize("rows", [6, "rows"])
+def test_a_residual_sum_that_passes_a_reshape_before_its_norm(rows: int | str) -> None:
+    """Flattened for the products after it, as GPT-2 of TensorFlow: the add is the norm's all the same, and
+    the stream keeps its axes."""
     g = Building(opset=17)
-    x = g.input("x", 1, 4, 4, HIDDEN)
-    windows = g.input("windows", 1, 16, HIDDEN)
-    stream = g.op("Add", g.op("Reshape", x, g.ints(1, 16, HIDDEN)), windows)
-    squares = g.op("Reshape", stream, g.ints(1, 4, 4, HIDDEN))
+    x, y = g.input("x", 2, rows, HIDDEN), g.input("y", 2, rows, HIDDEN)
+    stream = g.op("Add", x, shapes.linear(g, y, HIDDEN, HIDDEN, bias=True))
+    normed = shapes.layer_norm(g, g.op("Reshape", stream, g.ints(-1, HIDDEN)))
+    branch = g.op("Reshape", shapes.linear(g, normed, HIDDEN, HIDDEN, bias=True), g.ints(2, -1, HIDDEN))
+    found = held(g.model(g.op("Add", stream, branch)), dims={"rows": 6} if rows == "rows" else None)
+    op = built(found, "add_norm")
+    assert op.outputs == (normed, stream)
+    assert op.attrs["regrouped"] is True
+
+
+def test_a_reshaped_sum_that_others_read_stays() -> None:
+    """Windows put back and cut again: the squares are the stream of what follows."""
+    g = Building(opset=17)
+    x, windows = g.input("x", 1, 16, HIDDEN), g.input("windows", 1, 16, HIDDEN)
+    squares = g.op("Reshape", g.op("Add", x, windows), g.ints(1, 4, 4, HIDDEN))
     normed = shapes.layer_norm(g, squares)
     found = held(g.model(g.op("Add", squares, g.op("Tanh", normed))))
-    assert counts(found)["layer_norm"] == 1
     nothing(found, "add_norm")
-    held_apart = built(found, "layer_norm")
-    assert held_apart.inputs[0] == squares
+    assert built(found, "layer_norm").inputs[0] == squares
+
+
+def test_a_reshaped_sum_whose_weights_are_of_each_head() -> None:
+    """The weight is laid over axes that the sum does not have."""
+    g = Building(opset=17)
+    x, y = g.input("x", 1, 8, WIDTH), g.input("y", 1, 8, WIDTH)
+    cut = g.op("Reshape", g.op("Add", x, y), g.ints(1, 2, HEADS, WIDTH))
+    mean = g.op("ReduceMean", g.op("Pow", cut, g.constant(2.0)), axes=[-1], keepdims=1)
+    root = g.op("Sqrt", g.op("Add", mean, g.constant(1e-5)))
+    found = held(g.model(g.op("Mul", g.weight(HEADS, WIDTH), g.op("Div", cut, root))))
+    nothing(found, "add_norm")
+    assert missed(found, "add_norm") == {"guard:weights_are_rows"}
 
 
 def test_a_clip_between_a_half_precision_sum_and_its_norm() -> None:
