@@ -29,13 +29,29 @@ def final(records: Sequence[Record]) -> tuple[Record, ...]:
             holders.setdefault((record.graph, slot), []).append(slots)
     left = [r for r in records if r.miss is not None and not _taken(r, holders)]
     left.sort(key=_weight, reverse=True)
-    kept: set[int] = set()
-    told: list[Record] = []
-    for record in left:
-        if not any(_one_place(record, other) for other in told):
-            told.append(record)
-            kept.add(record.number)
+    told = _Told()
+    kept = {record.number for record in left if told.tell(record)}
     return tuple(r for r in records if r.miss is None or r.number in kept)
+
+
+class _Told:
+    """The near misses told so far, by where they lie, so that each new one meets only its neighbours."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[str, str], list[Record]] = {}
+
+    def tell(self, record: Record) -> bool:
+        """Note a near miss; False where its place is told already."""
+        miss: Any = record.miss
+        places = {op.path for op in record.ops} | {miss.at, record.root}
+        near = {
+            other.number: other for place in places for other in self._at.get((record.graph, place), ())
+        }
+        if any(_one_place(record, other) for other in near.values()):
+            return False
+        for place in places:
+            self._at.setdefault((record.graph, place), []).append(record)
+        return True
 
 
 def _weight(record: Record) -> tuple[int, int, int]:
@@ -71,8 +87,6 @@ def _one_place(a: Record, b: Record) -> bool:
     told of an op that stands where the second wants another."""
     one: Any = a.miss
     two: Any = b.miss
-    if a.graph != b.graph:
-        return False
     if (one.code, one.at) == (two.code, two.at):
         return True
     if two.code == "op" and two.at == a.root:

@@ -71,7 +71,9 @@ def _slice(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views 
         return None
     found: list[View] = []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if start is None or not isinstance(axis, int) or not isinstance(step, int) or step < 1:
+        if start is None or isinstance(start, float) or not isinstance(axis, int):
+            return None
+        if not isinstance(step, int) or step < 1:
             return None
         at = _from_end(axis, inner)
         of = inner[at]
