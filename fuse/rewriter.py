@@ -198,6 +198,9 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
     while len(kept) > 1 and not kept[-1]:
         kept.pop()
     made = {v for op in parts.values() for v in op.outputs if v}
+    own = next((v for v in built.operands if v in made), None)
+    if own is not None:
+        return Fault("operand", own, "an operand from outside the match", "a value made inside it")
     for op in parts.values():
         for value in op.outputs:
             if value and value not in kept:

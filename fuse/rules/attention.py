@@ -40,7 +40,7 @@ from fuse.pattern import (
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.attention_axes import Stops, any_order, heads_first, letters, result_layout
 from fuse.rules.attention_masks import HIDDEN, adds_nothing, always_true, first_lanes, lower_triangle
-from fuse.types import FLOATS, Dim
+from fuse.types import FLOATS, Dim, add
 
 ReduceMax = kind("ReduceMax")
 q, k, v = anything("q"), anything("k"), anything("v")
@@ -125,7 +125,9 @@ def sink_is_cut_off(m: Match) -> Wrong | None:
     op = graph.producer(at.value)
     scores, left = graph.dims(op.inputs[0]) if op is not None else None, graph.dims(cut[0].value)
     sink = graph.dims(at.bound["sink"])
-    column = sink is not None and len(sink) == 4 and sink[-1] == 1
+    whole = graph.dims(at.value)
+    one = whole is not None and scores is not None and whole[-1] == add(scores[-1], 1)
+    column = one and sink is not None and len(sink) == 4 and sink[-1] == 1
     if not column or scores is None or len(scores) != 4 or left is None or left[-1] != scores[-1]:
         return Wrong(at.value, f"sinks {dims_text(sink)}, {dims_text(left)} left")
     return None if first_lanes(graph, cut[0].value) else Wrong(cut[0].value, "another cut")

@@ -114,7 +114,7 @@ def find(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
     """An attention whose values are lanes of its key rows, cut from them or joined into them."""
     found = core(graph, top)
     dims = graph.dims(top.inputs[2])
-    if found is None or dims is None or not isinstance(dims[-1], int):
+    if found is None or dims is None or not isinstance(dims[-1], int) or dims[-1] < 1:
         return
     m = Match(graph, budget)
     m.root, m.ops = top.outputs[0], [top]

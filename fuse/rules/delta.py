@@ -13,7 +13,7 @@ from fuse.match import Match
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
 from fuse.rules.delta_results import NAMES, build_chunks
-from fuse.rules.delta_solve import Solve, from_end, index_ops, repeated
+from fuse.rules.delta_solve import Solve, from_end, index_ops, inserted, repeated
 from fuse.rules.delta_step import build_row, find_repeated, find_row, forward, row_dims_fit
 from fuse.rules.delta_zeros import zeros
 
@@ -137,28 +137,28 @@ def _writes(graph: Graph, values: list[str]) -> list[Op] | None:
     ops: list[Op] = []
     into = ""
     for value in values:
-        for reader in (graph.slots[s] for s in graph.readers(value)):
-            if reader is not None and reader.kind in ("Unsqueeze", "Reshape"):
-                writer = next((graph.slots[s] for s in graph.readers(reader.outputs[0])), None)
-                if (
-                    writer is None
-                    or writer.kind != "ScatterElements"
-                    or writer.inputs[2] != reader.outputs[0]
-                ):
-                    return None
-                if into and writer.inputs[0] != into:
-                    return None
-                if writer.attrs.get("reduction", "none") != "none":
-                    return None
-                if from_end(graph, writer.inputs[0], writer.attrs.get("axis", 0)) != -3:
-                    return None
-                begin = graph.producer(writer.inputs[0])
-                ops += [op for op in (reader, begin) if op is not None and op not in ops] + [writer]
-                into = writer.outputs[0]
-                break
-        else:
+        found = _write(graph, value)
+        if found is None or (into and found[1].inputs[0] != into):
             return None
+        spread, writer = found
+        begin = graph.producer(writer.inputs[0])
+        ops += [op for op in (spread, begin) if op is not None and op not in ops] + [writer]
+        into = writer.outputs[0]
     return ops
+
+
+def _write(graph: Graph, value: str) -> tuple[Op, Op] | None:
+    """The op that gives a chunk's rows the axis of chunks, and the one that writes them there."""
+    for spread in (graph.slots[slot] for slot in graph.readers(value)):
+        if spread is None or spread.kind not in ("Unsqueeze", "Reshape") or not inserted(graph, spread, -3):
+            continue
+        for writer in (graph.slots[slot] for slot in graph.readers(spread.outputs[0])):
+            if writer is None or writer.kind != "ScatterElements" or writer.inputs[2] != spread.outputs[0]:
+                continue
+            axis = from_end(graph, writer.inputs[0], writer.attrs.get("axis", 0))
+            if axis == -3 and writer.attrs.get("reduction", "none") == "none":
+                return spread, writer
+    return None
 
 
 def _index(m: Match, value: str) -> int:

@@ -63,7 +63,9 @@ class Solve:
         if self._index(writer.inputs[1]) != row:
             return False
         spread = self._take(writer.inputs[2], "Unsqueeze", "Reshape")
-        return spread is not None and self._row(spread.inputs[0], matrix, row)
+        if spread is None or not inserted(graph, spread, -2):
+            return False
+        return self._row(spread.inputs[0], matrix, row)
 
     def _index(self, value: str) -> int | None:
         """The one number that indices repeat."""
@@ -143,6 +145,15 @@ def from_end(graph: Graph, value: str, axis: object) -> int | None:
     if not isinstance(axis, int) or dims is None:
         return None
     return axis if axis < 0 else axis - len(dims)
+
+
+def inserted(graph: Graph, op: Op, axis: int) -> bool:
+    """Whether an op puts one axis of one in, which is `axis` (from the end) of its result."""
+    inner, dims = graph.dims(op.inputs[0]), graph.dims(op.outputs[0])
+    if inner is None or dims is None or len(dims) != len(inner) + 1:
+        return False
+    at = len(dims) + axis
+    return dims == (*inner[:at], 1, *inner[at:])
 
 
 def _swaps_ends(perm: tuple[int, ...]) -> bool:
