@@ -235,7 +235,13 @@ CLASSES: dict[str, FusedClass] = {
                 "codes": Attr("", "element type that the result is rounded to, where there is a code_scale"),
             },
         ),
-        _declare("matmul_bias", "x weight bias", "x times weight, plus a row of bias", attrs=_PRODUCT),
+        _declare(
+            "matmul_bias",
+            "x weight bias",
+            "x times weight, plus a row of bias",
+            attrs=_PRODUCT
+            | {"perm": Attr((), "a transpose of the rows' axes between product and bias (none: empty)")},
+        ),
         _declare(
             "merged_qkv",
             "x weight* bias*",

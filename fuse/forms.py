@@ -179,6 +179,8 @@ norm.almost = _almost_norm
 def _product(graph: Graph, op: Op) -> Product | None:
     a = op.attrs
     if op.kind == "matmul_bias":
+        if a.get("perm"):
+            return None
         trans = a.get("trans_x", 0), a.get("trans_weight", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
         x, weight, bias = op.inputs[:3]
         return Product(x, weight, bias, *trans, True, op.outputs[0], op)

@@ -25,6 +25,14 @@ def row_length(graph: Graph, product: forms.Product) -> Any:
     return None if dims is None or len(dims) != 2 else dims[0 if product.trans_weight else 1]
 
 
+def bias_has_one_axis(m: Match) -> Wrong | None:
+    """bias: one row, wider than one number where the product is"""
+    dims, width = m.graph.dims(m["bias"]), row_length(m.graph, m["product"])
+    if dims is None or width == 1 or sum(dim != 1 for dim in dims) == 1:
+        return None
+    return Wrong(m["bias"], dims_text(dims))
+
+
 def bias_is_a_row(m: Match) -> Wrong | None:
     """bias: one row of exactly the product's width, that raises no rank"""
     dims, out = m.graph.dims(m["bias"]), m.graph.dims(m.root)
@@ -69,6 +77,19 @@ def product_attrs(product: forms.Product) -> dict[str, Any]:
     return {name: getattr(product, name) for name, default in pairs if getattr(product, name) != default}
 
 
+def _with_bias(m: Match) -> Built | None:
+    """One transpose at most, above every reshape: the class records its axes."""
+    product, attrs = m["product"], product_attrs(m["product"])
+    steps = m.taken("layout")
+    if any(step.step == "transpose" for step in steps[1:]):
+        return None
+    if steps and steps[0].step == "transpose":
+        op = m.graph.producer(steps[0].value)
+        assert op is not None
+        attrs["perm"] = tuple(op.attrs["perm"])
+    return Built("matmul_bias", (product.x, product.weight, m["bias"]), attrs)
+
+
 matmul_bias = Rule(
     "matmul_bias",
     """x times weight, plus a row of bias
@@ -76,11 +97,9 @@ matmul_bias = Rule(
     Two kernels become one, and the product is not written twice.""",
     finds=Add(star("layout", LAYOUT_STEPS, plain_product, resizes=["reshape", "transpose"], reach=3), bias),
     marks=tuple(sorted(forms.product.kinds - {"matmul_bias", "com.microsoft.MatMulNBits"})),
-    needs=(guard(bias_is_a_row), guard(layout_leaves_rows)),
+    needs=(guard(bias_has_one_axis, code="operand"), guard(bias_is_a_row), guard(layout_leaves_rows)),
     almost=lambda m, fault: fault.code == "op" and fault.got in ("Sub", "Mul"),
-    builds=lambda m: Built(
-        "matmul_bias", (m["product"].x, m["product"].weight, m["bias"]), product_attrs(m["product"])
-    ),
+    builds=_with_bias,
     reads=tuple(sorted(forms.product.kinds)),
 )
 

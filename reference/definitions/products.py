@@ -36,7 +36,15 @@ def _biased(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def matmul_bias(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
-    return _laid(case, _biased(case, x, weight, bias))
+    y = _biased(case, x, weight, bias)
+    perm = case.attrs.get("perm")
+    if not perm:
+        return _laid(case, y)
+    shape = case.sizes()
+    if shape is not None:
+        before = [shape[perm.index(axis)] for axis in range(len(perm))]
+        y = y.reshape(before) if y.size == math.prod(before) else y
+    return np.asarray(y.transpose(perm))
 
 
 def matmul_bias_act(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
