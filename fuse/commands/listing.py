@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from inspect import cleandoc
+from typing import TYPE_CHECKING
 
 from fuse.commands.output import say, width
 from fuse.types import FuseError
+
+if TYPE_CHECKING:
+    from chips import Chip
+    from chips.schema import OwnRule
 
 _WIDTH = 100
 
@@ -35,26 +41,116 @@ def _paragraph(label: str, text: str) -> str:
 
 def rules(name: str | None) -> int:
     """The table of rules, or the page of one."""
-    from fuse.rules.table import RULES
+    from fuse.rules.table import ADVANCE, LATE, RULES
 
+    every = (*RULES, *LATE, *ADVANCE)
     if name is None:
-        say(_columns([(rule.name, rule.doc) for rule in RULES]))
+        say(_columns([(rule.name, rule.doc) for rule in every]))
         return 0
-    rule = next((rule for rule in RULES if rule.name == name), None)
+    rule = next((rule for rule in every if rule.name == name), None)
     if rule is None:
-        raise FuseError(f"no rule {name}{_nearest(name, [rule.name for rule in RULES])}")
+        say(_own_rule(name, [rule.name for rule in every]))
+        return 0
     from fuse.classes import CLASSES
 
     parts = [f"{rule.name}\n", textwrap.indent(cleandoc(rule.why), "  ") + "\n\n"]
     parts.append(_paragraph("starts at", ", ".join(rule.marks)))
-    for built in rule.builds_classes:
-        meaning = CLASSES[built].meaning if built in CLASSES else ""
-        parts.append(_paragraph("builds", f"{built}: {meaning}"))
+    if rule.places:
+        parts.append(_paragraph("builds", "the same class, which reads or writes in place"))
+    for built in () if rule.places else rule.builds_classes:
+        parts.append(_paragraph("builds", f"{built}: {CLASSES[built].meaning}"))
     for guard in rule.guards:
         parts.append(_paragraph("needs", f"{guard.want}  [{guard.code}]"))
+    running = _placing(rule.name) if rule.places else _linking(rule.builds_classes)
+    parts.append(_paragraph("chips", ", ".join(running) or "none of those that come with fuse"))
     parts.append(_paragraph("since", rule.since))
+    parts.append(_example(rule.name))
     say("".join(parts))
     return 0
+
+
+@cache
+def _shipped() -> tuple[Chip, ...]:
+    """The chips that come with fuse, but the two that link everything and nothing."""
+    import chips as shipped
+
+    return tuple(shipped.load(name) for name in shipped.names() if name not in ("any", "none"))
+
+
+def _placing(rule: str) -> list[str]:
+    """The chips some of whose kernels read, or land, in place as a rule wants; under limits always."""
+    unit = rule.removeprefix("land_in_")
+    having = [
+        chip.name
+        for chip in _shipped()
+        if any(
+            row.reads if rule == "read_in_place" else unit in row.lands for row in chip.spec.in_place.values()
+        )
+    ]
+    return [f"{name} (limits)" for name in having]
+
+
+def _linking(classes: Sequence[str]) -> list[str]:
+    """The chips that run one of these classes whole; with `limits` where only under conditions."""
+    import chips as shipped
+
+    found = []
+    for chip in _shipped():
+        if not any(chip.links(built) for built in classes):
+            continue
+        rows = [row for row in shipped.support_table(chip) if row.name in classes and row.kernel]
+        limited = all(row.limits or row.when for row in rows)
+        found.append(f"{chip.name} (limits)" if limited else chip.name)
+    return found
+
+
+def _example(rule: str) -> str:
+    """A firing of the rule in a small graph, before and after."""
+    from importlib.resources import files
+
+    text = (files("fuse.rules") / "examples" / f"{rule}.txt").read_text()
+    columns = width() or _WIDTH
+    lines = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(
+            line.strip(),
+            columns,
+            initial_indent=indent,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _own_rule(name: str, shared: Sequence[str]) -> str:
+    """The page of a chip's own rule. Raises FuseError where no chip that comes with fuse has it."""
+    loaded = _shipped()
+    own = {rule.name: rule for chip in loaded for rule in chip.spec.rules}
+    if name not in own:
+        raise FuseError(f"no rule {name}{_nearest(name, [*shared, *own])}")
+    rule = own[name]
+    having = [chip.name for chip in loaded if any(one.name == name for one in chip.spec.rules)]
+    beside = f"{rule.place} {rule.beside}" if rule.beside else rule.place
+    parts = [f"{name}\n  {rule.reason}\n\n", _paragraph("of", ", ".join(having)), _paragraph("place", beside)]
+    parts.append(_paragraph("sets", f"{_settings(rule.sets)} on {rule.builds}"))
+    parts += [_paragraph("where", text) for text in _conditions(rule)]
+    parts.append(_paragraph("source", "; ".join(rule.source)))
+    return "".join(parts)
+
+
+def _settings(sets: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in sets.items())
+
+
+def _conditions(rule: OwnRule) -> list[str]:
+    from chips.constraints import given, sentence
+    from fuse.classes import CLASSES
+
+    main = CLASSES[rule.builds].operands[0]
+    texts = [sentence(key, want, main) for key, want in given(rule.when).items()]
+    return [*texts, *(["the chip does not run it as it stands"] if rule.where_refused else [])]
 
 
 def chips(name: str | None) -> int:
@@ -79,6 +175,14 @@ def chips(name: str | None) -> int:
     without = [(row.name, row.note) for row in shipped.support_table(chip) if not row.kernel]
     if without:
         parts += ["\nnot whole\n", _columns(without)]
+    for rule in chip.spec.rules:
+        parts.append(f"\n{rule.name}: sets {_settings(rule.sets)} on {rule.builds}\n")
+        parts += [_paragraph("where", text) for text in _conditions(rule)]
+        parts.append(_paragraph("because", rule.reason))
+    for built, preference in chip.spec.prefer.items():
+        parts.append(f"\n{built}: not preferred\n")
+        parts += [_paragraph("want", preference.want), _paragraph("got", preference.got)]
+        parts.append(_paragraph("source", "; ".join(preference.source)))
     parts += [_paragraph("note", note) for note in chip.spec.notes]
     say("".join(parts))
     return 0
@@ -88,11 +192,11 @@ def codes(code: str | None) -> int:
     """The codes with their causes, or the page of one."""
     from chips.constraints import CONSTRAINTS
     from fuse.codes import known, page
-    from fuse.rules.table import RULES
+    from fuse.rules.table import ADVANCE, LATE, RULES
 
     guards = {
         guard.code.removeprefix("guard:"): guard.want
-        for rule in RULES
+        for rule in (*RULES, *LATE, *ADVANCE)
         for guard in rule.guards
         if guard.code.startswith("guard:")
     }
