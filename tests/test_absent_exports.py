@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from building import Building
 from holding import built, counts, held
+from onnx import TensorProto
 
 import fuse
 
@@ -132,3 +133,22 @@ def test_deepseek_attention_over_latent_rows() -> None:
     assert op.attrs["v_width"] == latent
     assert counts(found)["kv_append"] == 1
     assert {"Slice"} <= {leaf.kind for leaf in fuse.leaves(op)}
+
+
+# ---- a decoder that picks its next token -----------------------------------------------------------
+def test_decoder_with_its_greedy_choice() -> None:
+    """A causal layer, the last norm, the product with the vocabulary, `logits[:, -1].argmax(-1)`."""
+    rows, words = 5, 40
+    g = Building(opset=17)
+    ids = g.input("ids", 1, rows, dtype=TensorProto.INT64)
+    x = g.op("Gather", g.weight(words, shapes.HIDDEN), ids)
+    mask = g.constant(np.triu(np.full((1, 1, rows, rows), -1e9, np.float32), 1))
+    x = shapes.rms(g, shapes.decoder_layer(g, x, rows, mask))
+    last = g.op(
+        "Gather", shapes.linear(g, x, shapes.HIDDEN, words), g.constant(np.array(-1, np.int64)), axis=1
+    )
+    token = g.op("ArgMax", last, axis=-1, keepdims=0)
+    model = g.model(token, elements=(TensorProto.INT64,))
+    found = held(model, feeds={"ids": np.array([[3, 17, 0, 39, 8]])})
+    assert counts(found)["advance"] == 1
+    assert counts(found)["attention"] == 1
