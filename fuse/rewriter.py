@@ -199,7 +199,8 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
         kept.pop()
     made = {v for op in parts.values() for v in op.outputs if v}
     own = next((v for v in built.operands if v in made), None)
-    if own is not None:
+    # An operand that is read in place is named by the value that a part cuts for it.
+    if own is not None and not built.placements:
         return Fault("operand", own, "an operand from outside the match", "a value made inside it")
     for op in parts.values():
         for value in op.outputs:
