@@ -81,7 +81,7 @@ def gate_is_narrower(m: Match) -> Wrong | None:
 def _branch(m: Match) -> str:
     add = m.graph.producer(m.root)
     assert add is not None
-    return next(v for v in add.inputs if v != m["x"]) if m["x"] in add.inputs else add.inputs[0]
+    return next((v for v in add.inputs if v != m["x"]), m["x"]) if m["x"] in add.inputs else add.inputs[0]
 
 
 def _is_gated(m: Match) -> bool:

@@ -42,7 +42,7 @@ def opened(x: Array, layout: str, heads: int) -> Array:
     y = x.reshape(*sizes, *(1,) * len(missing))
     letters += "".join(missing)
     y = y.transpose([letters.index(letter) for letter in _ORDER])
-    return y.reshape(-1, *y.shape[2:])
+    return y.reshape(y.shape[0] * y.shape[1], *y.shape[2:])
 
 
 def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
