@@ -196,7 +196,7 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
         nodes={"Transpose": lambda g, path, x: g.node("Transpose", *x, perm=[0, 2, 1])},
         weights={"bias": (4,)},
         dims={"x": (2, 4, 4)},
-    ),  # fmt: skip
+    ),
     ("gated_act", "halves_are_one_width"): lambda: changed("gated_act", made={"up": wide_product}),
     ("matmul_residual", "residual_has_the_shape"): lambda: changed(
         "matmul_residual", dims={"residual": (1, 3, 4)}
