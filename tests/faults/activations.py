@@ -73,7 +73,8 @@ def other_kind(old: str, new: str) -> Plant:
         if new in ("Sub", "Div") and place.constant_at(found[-1]) == 0:
             return None
         node.op_type = new
-        return planted(place.rule, ("op", node.output[0]))
+        rules = f"{place.rule} attention" if place.rule == "softcap" else place.rule
+        return planted(rules, ("op", node.output[0]))
 
     return plant
 
@@ -86,7 +87,9 @@ def root_kind(new: str) -> Plant:
         if root is None or root.kind not in ("Mul", "Add"):
             return None
         draft.node(root.outputs[0]).op_type = new
-        return planted(place.rule, ("op", root.outputs[0]))
+        # A gate inside a mixture is the mixture's place too.
+        rules = f"{place.rule} moe" if place.rule == "gated_act" else place.rule
+        return planted(rules, ("op", root.outputs[0]))
 
     return plant
 
@@ -106,11 +109,13 @@ def x_of_another(which: int) -> Plant:
         if other is None or len(readers) < 2:
             return None
         op = readers[which % len(readers)]
+        # Of two readers either may be the one that reads another value.
+        odd = {op.outputs[0], *(r.outputs[0] for r in readers if len(readers) == 2)}
         if list(op.inputs).count(x) != 1:
             return None
         node = draft.node(op.outputs[0])
         node.input[list(op.inputs).index(x)] = other
-        return planted(place.rule, ("same_value", node.output[0]))
+        return planted(place.rule, *(("same_value", at) for at in odd))
 
     return plant
 

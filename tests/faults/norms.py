@@ -66,7 +66,8 @@ def _is_square(place: Place, op: Op) -> bool:
 
 
 def _rules(place: Place) -> str:
-    return place.rule
+    """An rms norm and an l2 norm are one operator apart."""
+    return "l2_norm rms_norm" if place.rule == "l2_norm" else place.rule
 
 
 def exponent_3(draft: Draft, place: Place) -> Planted | None:
@@ -329,7 +330,10 @@ def numerator_of_another(draft: Draft, place: Place) -> Planted | None:
         return None
     node = draft.node(op.outputs[0])
     node.input[list(op.inputs).index(x)] = other
-    return planted(_rules(place), ("same_value", node.output[0]))
+    answers = [("same_value", node.output[0])]
+    if norm.centre is None:  # of two places either may be the odd one
+        answers.append(("same_value", norm.square.outputs[0]))
+    return planted(_rules(place), *answers)
 
 
 def mean_of_another(draft: Draft, place: Place) -> Planted | None:

@@ -63,9 +63,14 @@ def v_is_mask(place: Place, value: str) -> bool:
     return True
 
 
+def _rules(place: Place) -> str:
+    """A gate inside a mixture is the mixture's place too."""
+    return f"{place.rule} moe" if place.rule == "gated_act" else place.rule
+
+
 def graph_output(draft: Draft, place: Place, value: str) -> Planted:
     draft.output(value, place.number_type(value))
-    return planted(place.rule, ("graph_output", value))
+    return planted(_rules(place), ("graph_output", value))
 
 
 def read_elsewhere(draft: Draft, place: Place, value: str) -> Planted:
@@ -73,7 +78,7 @@ def read_elsewhere(draft: Draft, place: Place, value: str) -> Planted:
     kind = "Abs" if place.graph.dtype(value).startswith("f") else "Not"
     draft.insert(helper.make_node(kind, [value], [out], name="planted_reader"), value)
     draft.output(out, place.number_type(value))
-    return planted(place.rule, ("read_elsewhere", value))
+    return planted(_rules(place), ("read_elsewhere", value))
 
 
 def captured(draft: Draft, place: Place, value: str) -> Planted:
@@ -98,4 +103,4 @@ def captured(draft: Draft, place: Place, value: str) -> Planted:
     )
     draft.insert(node, value)
     draft.output(out, dtype)
-    return planted(place.rule, ("captured", value))
+    return planted(_rules(place), ("captured", value))
