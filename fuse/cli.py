@@ -187,6 +187,21 @@ def ablate(
     raise typer.Exit(run(model, example, chip, dim or ()))
 
 
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A report of `fuse optimize --report`.", metavar="A.json")],
+    after: Annotated[Path, typer.Argument(help="Another one.", metavar="B.json")],
+    fail_on: Annotated[
+        str | None, typer.Option("--fail-on", help="Exit 1 where something is lost, refused, or any.")
+    ] = None,
+    form: Annotated[str, typer.Option("--form", help="text or md.")] = "text",
+) -> None:
+    """Show what changed from one report to another."""
+    from fuse.commands.diff import run
+
+    raise typer.Exit(run(before, after, fail_on, form))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command on the process's arguments or on these; always ends in SystemExit.
 

@@ -6,11 +6,14 @@ read back. Operator names of the model are in it; weights never are.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fuse.report_query import Found, Group, answering, counts, grouped, holds, of
+
+if TYPE_CHECKING:
+    from fuse.report_diff import Diff
 
 
 class Row(BaseModel):
@@ -255,6 +258,12 @@ class Report(Row):
     def groups(self) -> tuple[Group, ...]:
         """Decisions that repeat over layers, as one row each, the largest saving first."""
         return grouped(self.decisions)
+
+    def diff(self, other: Report) -> Diff:
+        """What changed from this report to another: places that are lost, gained, moved or otherwise."""
+        from fuse.report_diff import diff
+
+        return diff(self, other)
 
     def _of(self, kind: str, name: str | None, at: str | None) -> Found:
         rows = [row for row in self.decisions if row.kind == kind and (name is None or of(row, name))]
