@@ -66,7 +66,8 @@ def carried(
     """The operands and placements of an op over parts that may be placed.
 
     own: placements that the op itself adds. An operand that lies inside the parts is read from its
-    wider value; results of parts that land and are results of the op keep landing.
+    wider value, and so is one that only one part reads, in place; results of parts that land and are
+    results of the op keep landing.
     """
     added = list(own)
     held = [placement for part in parts for placement in part.placements] + added
@@ -74,7 +75,7 @@ def carried(
     found: list[Placement] = []
     inputs: list[str] = []
     for number, operand in enumerate(operands):
-        read = _through(operand, reads)
+        read = _through(operand, reads) or _only_read(operand, held, parts)
         inputs.append(operand if read is None else read.base)
         if read is not None:
             found.append(read._replace(operand=number))
@@ -84,6 +85,14 @@ def carried(
             found.append(placement._replace(output=places[placement.wide]))
     found += [placement for placement in added if isinstance(placement, Alias)]
     return tuple(inputs), tuple(found)
+
+
+def _only_read(operand: str, held: Iterable[Placement], parts: Sequence[Op]) -> Read | None:
+    """The read in place that is all there is of a value inside the parts."""
+    found = [p for p in held if isinstance(p, Read) and p.base == operand]
+    if len(found) != 1 or sum(part.inputs.count(operand) for part in parts) != 1:
+        return None
+    return found[0]
 
 
 def _through(operand: str, reads: Mapping[str, Read]) -> Read | None:

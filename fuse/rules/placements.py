@@ -188,13 +188,25 @@ def _almost(graph: Graph, mark: Op, consumers: list[Op]) -> Iterator[Match]:
             yield _match(graph, reader, [mark], {})
 
 
+def dims_are_known(m: Match) -> Wrong | None:
+    """dims that are known"""
+    for op in m.ops:
+        if op.kind in COPYING and not op.parts:
+            for value in (op.inputs[0], *op.outputs):
+                if value and m.graph.dims(value) is None:
+                    return Wrong(value, "unknown dims")
+    return None
+
+
 def bounds_are_known(m: Match) -> Wrong | None:
-    """bounds that are known when the model loads"""
+    """the parts, or the rows of a table, that are read: known when the model loads"""
     for op in m.ops:
         if op.kind in COPYING and not op.parts:
             for value in op.outputs:
                 if value and views(m.graph, op, value) is None:
-                    return Wrong(op.inputs[-1], "bounds that change at run time")
+                    return Wrong(
+                        op.inputs[1] if len(op.inputs) > 1 else op.path, "a place known at run time only"
+                    )
     return None
 
 
@@ -220,7 +232,7 @@ read_in_place = Rule(
     the launch and the copy go, nothing is computed anew.""",
     finds=find_reads,
     marks=tuple(sorted(COPYING)),
-    needs=(guard(bounds_are_known, code="operand"),),
+    needs=(guard(dims_are_known, code="unknown_shape"), guard(bounds_are_known, code="operand")),
     builds=_reading,
     primitives=True,
     places=True,
