@@ -108,6 +108,8 @@ def _chunks(m: Match, solve: Solve) -> bool:
     bounds, results = tuple(bound for _, _, bound in found), tuple(value for _, value, _ in found)
     facts = Chunks(solve.rows, scatters[0].inputs[0], written, tuple(follows), bounds, results, last, solve)
     m.bound = {**bounds[0], "facts": facts}
+    if any(bound["q_rows"] != m["q_rows"] for bound in bounds) or not patterns.match_q(m, m["q_rows"]):
+        return False
     m.root = scatters[-1].outputs[0]
     return _zeros_taken(m, facts.begin, m["state"])
 

@@ -43,6 +43,7 @@ def last_axis(inner: Pattern) -> Pattern:
 FORWARD = frozenset({None, 0})
 _rate = last_axis(padded("beta"))
 q_rows = Reshape(Mul(padded("q"), constant("q_scale"))) | Reshape(padded("q"))
+_q = anything("q_rows")
 k_rows = Reshape(padded("k"))
 k_rated = Reshape(Mul(padded("k"), _rate))
 v_rated = Reshape(Mul(padded("v"), _rate))
@@ -65,7 +66,7 @@ _share_left = last_axis(Exp(left))
 _inverse = Add(anything("solved"), constant("one", scalar=False))
 values = MatMul(_inverse, v_rated)
 keys = MatMul(_inverse, Mul(k_rated, _share_left))
-_scores = Mul(MatMul(q_rows, k_columns), between)
+_scores = Mul(MatMul(_q, k_columns), between)
 
 
 def chunk(inner: Pattern) -> Pattern:
@@ -76,7 +77,7 @@ def chunk(inner: Pattern) -> Pattern:
 _state = anything("state")
 _fresh = Sub(chunk(anything("values")), MatMul(chunk(anything("keys")), _state))
 _chunk_scores = Where(constant("later", scalar=False), constant(0), chunk(_scores)) | chunk(_scores)
-_asked = chunk(Mul(q_rows, _share_left)) | Mul(chunk(q_rows), last_axis(Exp(chunk(left))))
+_asked = chunk(Mul(_q, _share_left)) | Mul(chunk(_q), last_axis(Exp(chunk(left))))
 #: The rows that a chunk gives.
 rows = Add(MatMul(_asked, _state), MatMul(_chunk_scores, _fresh))
 _all_left = Gather(chunk(left), constant("last_row"), axis=LAST)
@@ -85,8 +86,8 @@ _brought = Mul(chunk(k_rows), last_axis(Exp(Sub(last_axis(_all_left), chunk(left
 #: What a chunk leaves to the next.
 next_state = Add(Mul(_state, star("all_left", _flat, _all_left)), MatMul(Transpose(_brought), _fresh))
 
-match_start, match_values, match_keys, match_rows, match_next_state = map(
-    compile_pattern, (start, values, keys, rows, next_state)
+match_start, match_values, match_keys, match_rows, match_next_state, match_q = map(
+    compile_pattern, (start, values, keys, rows, next_state, q_rows)
 )
 #: Kinds on the way from the sum of decays to the start of the solve, and from there to the rows.
 TO_START = frozenset("Unsqueeze Sub Where Trilu Exp Mul Neg".split())

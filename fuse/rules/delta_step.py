@@ -15,8 +15,8 @@ from fuse.types import Dims
 
 # ---- one row, as data --------------------------------------------------------------------------------
 _SECOND_LAST = frozenset({2, -2})
-_state = anything("state")
-_kept = Mul(_state, anything("factor")) | _state
+#: What is left of the state where it decays, else the state.
+_kept = anything("kept")
 _k_column = Unsqueeze(anything("k"), axes=LAST)
 _seen = ReduceSum(Mul(_kept, _k_column), axes=_SECOND_LAST, keepdims=0)
 _added = Unsqueeze(Mul(Sub(anything("v"), _seen), anything("rate")), axes=_SECOND_LAST)
@@ -69,29 +69,36 @@ def find_row(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
             m, products = Match(graph, budget), True
             if not match_products(m, value):
                 continue
-        m.bound = {**_oriented(m), "next": value}
+        m.bound = {**m.bound, "next": value}
         asked = match_asked_by_product if products else match_asked_by_sum
         kinds = frozenset({"MatMul"}) if products else frozenset({"ReduceSum"})
         for result in forward(graph, value, _TO_RESULT, kinds, _MOST_OPS):
             mark_here = m.save()
             if asked(m, result):
-                m.bound = {**m.bound, "step": Step(products)}
+                m.bound = {**_with_decay(m), "step": Step(products)}
                 m.root = result
                 yield m
                 return
             m.restore(mark_here)
 
 
-def _oriented(m: Match) -> dict[str, Any]:
-    """The bindings with the state and its factor told apart: the factor has one column."""
-    state, factor = (m.graph.dims(m.get(name)) for name in ("state", "factor"))
-    if state is not None and factor is not None and state[-1:] == (1,) and factor[-1:] != (1,):
-        return {**m.bound, "state": m["factor"], "factor": m["state"]}
-    return m.bound
+def _with_decay(m: Match) -> dict[str, Any]:
+    """The bindings with the state, and the factor it decays by where this match alone reads the product."""
+    graph, kept = m.graph, m["kept"]
+    op, dims = graph.producer(kept), graph.dims(kept)
+    own = {part.slot for part in m.ops}
+    alone = not graph.is_output(kept) and all(slot in own for slot in graph.readers(kept))
+    if op is not None and op.kind == "Mul" and alone and dims is not None:
+        for at in (0, 1):
+            factor = graph.dims(op.inputs[1 - at])
+            if graph.dims(op.inputs[at]) == dims and factor in ((*dims[:2], 1, 1), (*dims[:3], 1)):
+                m.ops.append(op)
+                return {**m.bound, "state": op.inputs[at], "factor": op.inputs[1 - at]}
+    return {**m.bound, "state": kept}
 
 
 def row_dims_fit(m: Match) -> Wrong | None:
-    """q, k and v are one row of the same heads, decay and beta one number a head or a lane of k"""
+    """q, k and v are one row of the same heads, beta is one number a head"""
     if "step" not in m.bound:
         return None
     graph, rank = m.graph, 4 if m["step"].products else 3
@@ -103,13 +110,9 @@ def row_dims_fit(m: Match) -> Wrong | None:
         want = (*state[:2], 1, width) if rank == 4 else (*state[:2], width)
         if dims != want:
             return Wrong(m[name], f"{dims_text(dims)} beside a state {dims_text(state)}")
-    for name, allowed in (
-        ("factor", ((*state[:2], 1, 1), (*state[:3], 1))),
-        ("rate", ((*state[:2], 1, 1),) if rank == 4 else ((*state[:2], 1),)),
-    ):
-        dims = graph.dims(m[name]) if m.get(name) else allowed[0]
-        if dims not in allowed:
-            return Wrong(m[name], f"{dims_text(dims)} beside a state {dims_text(state)}")
+    rate = graph.dims(m["rate"])
+    if rate != ((*state[:2], 1, 1) if rank == 4 else (*state[:2], 1)):
+        return Wrong(m["rate"], f"{dims_text(rate)} beside a state {dims_text(state)}")
     for op in m.ops:
         if op.kind == "Transpose" and tuple(op.attrs.get("perm") or ()) != (0, 1, 3, 2):
             return Wrong(op.outputs[0], f"perm={list(op.attrs.get('perm') or ())}")
