@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
@@ -107,12 +107,13 @@ def steps(shim: Shim) -> tuple[Step, ...]:
 
 
 def rule_names() -> tuple[str, ...]:
-    """The names of all shared rules, in table order."""
+    """The names of all shared rules, in table order; `held` takes these, and those of a chip's own."""
     return tuple(rule.name for rule in (*RULES, *LATE, *ADVANCE))
 
 
 def classes_built() -> dict[str, tuple[str, ...]]:
-    """Rule -> the classes it may build."""
+    """Rule -> the classes it may build, in table order. A rule that places names itself: what it builds
+    keeps its class."""
     return {rule.name: rule.builds_classes for rule in (*RULES, *LATE, *ADVANCE)}
 
 
@@ -133,9 +134,39 @@ def realizes(op: Op) -> tuple[str, ...]:
     return tuple(found)
 
 
-def candidate(name: str, op: Op, graph: Graph) -> Candidate:
-    """A fused op that does not stand yet, for a chip to judge."""
-    return Candidate(name, op, graph)
+def candidate(
+    name: str,
+    parts: Op | Iterable[Op],
+    graph: Graph,
+    operands: Iterable[str] = (),
+    attrs: Mapping[str, Any] | None = None,
+) -> Candidate:
+    """An op of a class that does not stand yet, for a chip to judge: `shim.judge(candidate(...))`.
+
+    parts: ops that stand in the graph, or the fused op itself. operands: values in the order of the
+    class ("" where absent); what the parts read beside them follows. attrs: of the class. Raises
+    FuseError for an unknown class, or parts that are none.
+    """
+    if name not in CLASSES:
+        near = get_close_matches(name, CLASSES, 3)
+        raise FuseError(f"unknown class {name}" + (f"; nearest: {', '.join(near)}" if near else ""))
+    if isinstance(parts, Op):
+        return Candidate(name, parts, graph)
+    ordered = tuple(sorted(parts, key=lambda part: part.slot))
+    if not ordered:
+        raise FuseError(f"a candidate of {name} has no parts")
+    made = {value for part in ordered for value in part.outputs if value}
+    reads = dict.fromkeys(value for part in ordered for value in part.inputs if value and value not in made)
+    listed = tuple(operands)
+    inputs = (*listed, *(value for value in reads if value not in listed and not graph.is_constant(value)))
+    slots = {part.slot for part in ordered}
+    outputs = tuple(
+        value
+        for part in ordered
+        for value in part.outputs
+        if value and (graph.is_output(value) or any(slot not in slots for slot in graph.readers(value)))
+    )
+    return Candidate(name, Op(name, inputs, outputs, dict(attrs or {}), ordered), graph)
 
 
 @lru_cache(maxsize=256)
