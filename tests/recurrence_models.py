@@ -78,6 +78,8 @@ class Chunked(Building):
         values = self.op("MatMul", inverse, v_rated)
         keys = self.op("MatMul", inverse, self.op("Mul", k_rated, shares))
         scores = self.op("Mul", self.op("MatMul", q_rows, columns), between)
+        if changed == "q scaled once":
+            q_rows = self.cut(self.op("Mul", padded["q"], self.constant(2.0)), K)
         asked = self.op("Mul", q_rows, shares)
         self.run_chunks(values, keys, scores, asked, k_rows, left)
         results = [self.root, self.state] if changed in ("state out", "last row") else [self.root]
@@ -134,11 +136,12 @@ def step(
 ) -> tuple[str, str]:
     """One row: style sums (rows of rank 3) or products (rows are matrices of one row)."""
     unit = g.ints(-1)
-    if style == "sums":
+    if style in ("sums", "decayed twice"):
         factor = g.op("Unsqueeze", g.op("Unsqueeze", g.op("Exp", decay), unit), unit)
         kept, column = g.op("Mul", state, factor), g.op("Unsqueeze", k, unit)
         seen = g.op("ReduceSum", g.op("Mul", kept, column), g.ints(-2), keepdims=0)
         added = g.op("Mul", g.op("Sub", v, seen), g.op("Unsqueeze", beta, unit))
+        kept = g.op("Mul", kept, factor) if style == "decayed twice" else kept
         after = g.op("Add", kept, g.op("Mul", column, g.op("Unsqueeze", added, g.ints(-2))))
         y = g.op("ReduceSum", g.op("Mul", after, g.op("Unsqueeze", q, unit)), g.ints(-2), keepdims=0)
         return y, after
@@ -151,7 +154,7 @@ def step(
 def row(style: str = "sums", **options: Any) -> ModelProto:
     """A decode step: one row and the state that the caller keeps."""
     g = Building(**options)
-    unit, ones = ([], []) if style == "sums" else ([1], [1, 1])
+    unit, ones = ([1], [1, 1]) if style == "products" else ([], [])
     q, k = (g.input(name, B, H, *unit, K) for name in "qk")
     v, state = g.input("v", B, H, *unit, V), g.input("state", B, H, K, V)
     decay, beta = (g.input(name, B, H, *ones) for name in ("decay", "beta"))

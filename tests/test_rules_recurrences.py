@@ -61,6 +61,11 @@ def test_what_is_no_gated_delta_rule(changed: str, code: str) -> None:
     assert codes(Chunked(changed=changed).build(), "gated_delta") == {code}
 
 
+@pytest.mark.parametrize("model", [Chunked(changed="q scaled once").build(), row("decayed twice")])
+def test_one_q_and_one_state_throughout(model: ModelProto) -> None:
+    assert not optimized(model).report.fired("gated_delta")
+
+
 def test_each_interior_as_an_output_in_turn() -> None:
     model = Chunked(chunk=2, chunks=2, rows=3).build()
     op = fired(model, "gated_delta")
