@@ -240,3 +240,18 @@ def test_order_of_the_close() -> None:
     assert names[names.index("fused_quant") :] == [
         "fused_quant", "quant_shared", "late_merged_gate_up", "late_gated_act", "advance",
     ]  # fmt: skip
+
+
+# ---- values inside that are read outside ---------------------------------------------------------
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (lambda: produced("swiglu", dynamic=False), "fused_quant"),
+        (lambda: shared(2), "quant_shared"),
+        (lambda: shared(2, dynamic=False), "quant_shared"),
+        (lambda: gate(), "quantized_gate"),
+        (lambda: greedy("slice, squeeze"), "advance"),
+    ],
+)
+def test_every_value_inside_as_an_output_in_turn(model: Any, kind: str) -> None:
+    assert each_interior_as_an_output(model(), kind) > 0
