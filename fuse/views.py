@@ -164,10 +164,11 @@ def _reshaped(axes: list[Axis], dims: Dims) -> list[Axis] | None:
         group, parts = [old.pop(0)], [new.pop(0)]
         have, want = group[0].size, parts[0]
         while have != want:
-            if divide(have, want) is not None and new:
+            fewer = _fewer(want, have)
+            if fewer and new:
                 parts.append(new.pop(0))
                 want = mul(want, parts[-1])
-            elif divide(want, have) is not None and old:
+            elif fewer is False and old:
                 group.append(old.pop(0))
                 have = mul(have, group[-1].size)
             else:
@@ -179,6 +180,13 @@ def _reshaped(axes: list[Axis], dims: Dims) -> list[Axis] | None:
         return None
     rest = iter(made)
     return [Axis(1, 0) if dim == 1 else next(rest) for dim in dims]
+
+
+def _fewer(a: Dim, b: Dim) -> bool | None:
+    """Whether a is less than b, of two that differ; None where symbols leave it open."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return True if divide(b, a) is not None else False if divide(a, b) is not None else None
 
 
 def _behind_one_another(group: list[Axis]) -> bool:
