@@ -125,7 +125,10 @@ def _capped(scores: Array, cap: float) -> Array:
 
 
 def shares(scores: Array, empty_rows: str) -> Array:
-    """The softmax of each row; `empty_rows` says what a row of only -inf gives."""
+    """The softmax of each row; `empty_rows` says what a row of only -inf gives.
+
+    zero is a guard: whatever is no number after the softmax becomes 0, as such files write it.
+    """
     if empty_rows not in ("nan", "zero", "average"):
         raise FuseError(f"empty_rows is nan, zero or average, got {empty_rows!r}")
     top = scores.max(axis=-1, keepdims=True)
@@ -133,8 +136,9 @@ def shares(scores: Array, empty_rows: str) -> Array:
     found = powers / powers.sum(axis=-1, keepdims=True)
     if empty_rows == "nan":
         return np.asarray(found)
-    blind = np.isneginf(top)
-    return np.where(blind, 0.0 if empty_rows == "zero" else 1.0 / scores.shape[-1], found)
+    if empty_rows == "zero":
+        return np.where(np.isnan(found), 0.0, found)
+    return np.where(np.isneginf(top), 1.0 / scores.shape[-1], found)
 
 
 def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
