@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 import fuse
 from fuse.placement import Axes, Item, Part, Rows, Shape, View
-from fuse.types import mul, symbol
+from fuse.types import Dim, mul, symbol
 from fuse.views import strided, views
+
+
+def number(dim: Dim) -> int:
+    assert isinstance(dim, int)
+    return dim
 
 
 def seen(array: np.ndarray, view: View) -> np.ndarray:
@@ -21,13 +26,13 @@ def seen(array: np.ndarray, view: View) -> np.ndarray:
     if isinstance(view, Axes):
         return array.transpose(view.order)
     if isinstance(view, Shape):
-        return array.reshape([int(dim) for dim in view.dims])
+        return array.reshape([number(dim) for dim in view.dims])
     assert isinstance(view, Part | Item)
     at: list[Any] = [slice(None)] * array.ndim
     if isinstance(view, Part):
         at[view.axis] = slice(view.start, view.stop, view.step)
     else:
-        at[view.axis] = slice(view.at, int(view.at) + 1) if view.kept else view.at
+        at[view.axis] = slice(view.at, number(view.at) + 1) if view.kept else view.at
     return array[(*at, ...)]
 
 
@@ -61,7 +66,8 @@ def _item(draw: st.DrawFn, dims: tuple[int, ...]) -> View:
 
 
 def _shape(draw: st.DrawFn, dims: tuple[int, ...]) -> View:
-    left, made = int(np.prod(dims)), []
+    left = int(np.prod(dims))
+    made: list[int] = []
     while left > 1 and len(made) < 4:
         made.append(draw(st.sampled_from([n for n in range(2, left + 1) if left % n == 0])))
         left //= made[-1]
@@ -148,4 +154,5 @@ def test_bounds_that_change_are_no_view() -> None:
     value = g.op("Slice", x, start, g.ints(1 << 40), g.ints(2))
     graph = fuse.load(g.model(g.op("Relu", value)))
     op = graph.producer(value)
-    assert op is not None and views(graph, op, value) is None
+    assert op is not None
+    assert views(graph, op, value) is None

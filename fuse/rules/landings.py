@@ -12,7 +12,7 @@ from fuse.match import Match
 from fuse.placement import Land, Read
 from fuse.placing import seen
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.rules.placements import layout_below
+from fuse.rules.placements import is_whole, layout_below
 from fuse.types import FLOATS, Dim, Dims, add
 from fuse.units import NORMS, ROTATIONS, unit_output
 from fuse.views import FREE, Views, strided
@@ -167,6 +167,7 @@ land_in_rows = Rule(
     marks=tuple(sorted(JOINS | _SCATTERS)),
     needs=(guard(cache_is_no_output, code="graph_output"),),
     builds=_landing,
+    almost=is_whole,
     primitives=True,
     places=True,
 )
@@ -179,6 +180,7 @@ land_in_units = Rule(
     finds=find_units,
     marks=("Concat",),
     builds=_landing,
+    almost=is_whole,
     primitives=True,
     places=True,
 )

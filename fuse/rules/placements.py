@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fuse import forms
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.placement import Alias, Read
 from fuse.placing import seen
 from fuse.rule import Built, Rule, Wrong, guard
@@ -185,7 +185,22 @@ def _almost(graph: Graph, mark: Op, consumers: list[Op]) -> Iterator[Match]:
     for slot in {slot for value in mark.outputs if value for slot in graph.readers(value)}:
         reader = graph.slots[slot]
         if reader is not None and reader.kind in READERS and reader in consumers:
-            yield _match(graph, reader, [mark], {})
+            yield _match(graph, reader, [mark], _direct(graph, mark, reader))
+
+
+def _direct(graph: Graph, mark: Op, reader: Op) -> dict[int, Chain]:
+    """The operands that are results of one layout operator, as far as it is known what they read."""
+    base = mark.inputs[0]
+    return {
+        number: Chain(base, (mark,), how)
+        for number, value in enumerate(seen(reader).inputs)
+        if value in mark.outputs and value and (how := views(graph, mark, value)) is not None
+    }
+
+
+def is_whole(m: Match, fault: Fault) -> bool:
+    """Whether a place is almost one: all of it is there, and only what stands around it is in the way."""
+    return m.fault is None
 
 
 def dims_are_known(m: Match) -> Wrong | None:
@@ -234,6 +249,7 @@ read_in_place = Rule(
     marks=tuple(sorted(COPYING)),
     needs=(guard(dims_are_known, code="unknown_shape"), guard(bounds_are_known, code="operand")),
     builds=_reading,
+    almost=is_whole,
     primitives=True,
     places=True,
     from_the_end=True,
