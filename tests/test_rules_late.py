@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from building import Building, codes, drawn, each_interior_as_an_output, fired, optimized
+from building import ELEMENTS, Building, codes, drawn, each_interior_as_an_output, fired, optimized
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
@@ -41,8 +41,10 @@ def quantize(g: Building, value: str, dynamic: bool) -> Any:
     return g.op("QuantizeLinear", value, g.constant(0.1), g.constant(np.array(3, np.uint8)))
 
 
-def produced(producer: str, dynamic: bool = True, read_on: bool = False, seed: int = 0) -> ModelProto:
-    g = Building(opset=23, seed=seed)
+def produced(
+    producer: str, dynamic: bool = True, read_on: bool = False, seed: int = 0, dtype: Any = np.float32
+) -> ModelProto:
+    g = Building(dtype, opset=23, seed=seed)
     x = g.input("x", 2, 3, K)
     if producer == "rms_norm":
         value = g.op("RMSNormalization", x, g.weight(K), axis=-1, epsilon=1e-5)
@@ -58,7 +60,7 @@ def produced(producer: str, dynamic: bool = True, read_on: bool = False, seed: i
         value = g.op(producer, x)
     result = quantize(g, value, dynamic)
     outputs = [result] + ([g.op("Neg", value)] if read_on else [])
-    return g.model(*outputs, elements=(TensorProto.UINT8, *[TensorProto.FLOAT] * read_on))
+    return g.model(*outputs, elements=(TensorProto.UINT8, *[ELEMENTS[dtype]] * read_on))
 
 
 PRODUCERS = ("rms_norm", "layer_norm", "add_norm", "swiglu", "Gelu", "Relu")
@@ -73,6 +75,11 @@ def test_a_producer_takes_the_quantize_of_its_result(
     assert len(op.parts) == 2
     written = [value for value in op.outputs if value]
     assert len(written) == 1 + read_on
+
+
+@drawn(st.integers(0, 99), st.sampled_from(PRODUCERS))
+def test_a_producer_in_f16(seed: int, producer: str) -> None:
+    made(produced(producer, dynamic=False, seed=seed, dtype=np.float16), "fused_quant")
 
 
 def test_what_is_no_producer_keeps_its_result() -> None:
@@ -183,10 +190,16 @@ def test_the_gate_where_the_merge_is_held() -> None:
 
 # ---- advance -------------------------------------------------------------------------------------
 def greedy(
-    spelling: str = "gather", row: int = -1, keepdims: int = 0, last: int = 0, axis: int = 1, seed: int = 0
+    spelling: str = "gather",
+    row: int = -1,
+    keepdims: int = 0,
+    last: int = 0,
+    axis: int = 1,
+    seed: int = 0,
+    dtype: Any = np.float32,
 ) -> ModelProto:
     """`logits[:, -1].argmax(-1)`, as exporters write it."""
-    g = Building(opset=21, seed=seed)
+    g = Building(dtype, opset=21, seed=seed)
     logits = g.op("MatMul", g.input("x", 2, 5, K), g.weight(K, 12))
     if spelling == "gather":
         value = g.op("Gather", logits, g.constant(np.array(row, np.int64)), axis=axis)
@@ -196,15 +209,24 @@ def greedy(
         if spelling == "slice, squeeze":
             value = g.op("Squeeze", value, g.ints(axis))
     token = g.op("ArgMax", value, axis=-1, keepdims=keepdims, select_last_index=last)
-    return g.model(token, logits, elements=(TensorProto.INT64, TensorProto.FLOAT))
+    return g.model(token, logits, elements=(TensorProto.INT64, ELEMENTS[dtype]))
 
 
 SPELLINGS = ("gather", "slice", "slice, squeeze")
 
 
-@drawn(st.integers(0, 99), st.sampled_from(SPELLINGS), st.sampled_from([-1, 4]), st.booleans(), st.booleans())
-def test_the_choice_of_the_next_token(seed: int, spelling: str, row: int, keep: bool, last: bool) -> None:
-    op = fired(greedy(spelling, row, int(keep), int(last), seed=seed), "advance", seed)
+@drawn(
+    st.integers(0, 99),
+    st.sampled_from([np.float32, np.float16]),
+    st.sampled_from(SPELLINGS),
+    st.sampled_from([-1, 4]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_choice_of_the_next_token(
+    seed: int, dtype: Any, spelling: str, row: int, keep: bool, last: bool
+) -> None:
+    op = fired(greedy(spelling, row, int(keep), int(last), seed=seed, dtype=dtype), "advance", seed)
     assert op.attrs == ({"last": 1} if last else {})
 
 
