@@ -5,7 +5,7 @@ CHIP ?= ort-cpu
 EXAMPLE ?= llama
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench clean
+.PHONY: help demo test lint lint-format lint-rules lint-types format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -16,9 +16,15 @@ demo: .venv/.installed  ## the decisions for a real export on a chip, values che
 test: .venv/.dev  ## the whole test suite
 	$(BIN)/python -m pytest -q -n 2
 
-lint: .venv/.dev  ## format, lint and types
+lint: lint-format lint-rules lint-types  ## format, lint and types
+
+lint-format: .venv/.dev
 	$(BIN)/ruff format --check .
+
+lint-rules: .venv/.dev
 	$(BIN)/ruff check .
+
+lint-types: .venv/.dev
 	$(BIN)/mypy
 
 format: .venv/.dev  ## format every file
