@@ -198,10 +198,6 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
     while len(kept) > 1 and not kept[-1]:
         kept.pop()
     made = {v for op in parts.values() for v in op.outputs if v}
-    own = next((v for v in built.operands if v in made), None)
-    # An operand that is read in place is named by the value that a part cuts for it.
-    if own is not None and not built.placements:
-        return Fault("operand", own, "an operand from outside the match", "a value made inside it")
     for op in parts.values():
         for value in op.outputs:
             if value and value not in kept:
@@ -210,6 +206,9 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
                     return fault
     ordered = tuple(sorted(parts.values(), key=lambda op: op.slot))
     operands, placements = carried(ordered, built.placements, built.operands, kept)
+    own = next((v for v in operands if v in made), None)
+    if own is not None:
+        return Fault("operand", own, "an operand from outside the match", "a value made inside it")
     listed = dict.fromkeys(operands)
     constants = graph.base.constants
     reads = dict.fromkeys(v for op in ordered for v in op.inputs)
