@@ -202,6 +202,7 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
         "matmul_residual", dims={"residual": (1, 3, 4)}
     ),
     ("add_norm", "one_addend_is_the_sum"): lambda: changed("add_norm", dims={"a": (2, 1, 4), "b": (1, 3, 4)}),
+    ("kv_append", "rows_join_on_the_sequence_axis"): lambda: heads_joined_as_rows(),
     ("qk_norm_rope", "transpose_keeps_width"): lambda: changed(
         "qk_norm_rope",
         "between=1",
@@ -209,6 +210,18 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
         forms={"norm": square_heads, "rope": square_rotation},
     ),
 }
+
+
+def heads_joined_as_rows() -> onnx.ModelProto:
+    """A cache that grows along its heads, read by an attention that calls another axis its rows."""
+    make = Grower(Seeds(), {})
+    past, new = make.input("past", (2, 3, 4, 8)), make.input("new", (2, 3, 4, 8))
+    key = make.node("Concat", past, new, axis=1)
+    scores = make.node(
+        "MatMul", make.input("q", (2, 6, 5, 8)), make.node("Transpose", key, perm=[0, 1, 3, 2])
+    )
+    weights = make.node("Softmax", scores, axis=-1)
+    return make.model(make.node("MatMul", weights, make.input("v", (2, 6, 4, 8))), key)
 
 
 def sums_beside_lanes() -> onnx.ModelProto:

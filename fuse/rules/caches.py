@@ -8,7 +8,7 @@ from fuse import forms
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.pattern import Concat, anything, form
-from fuse.rule import Built, Rule, Wrong
+from fuse.rule import Built, Rule, Wrong, guard
 
 
 def from_outside(graph: Graph, value: str) -> bool:
@@ -22,18 +22,20 @@ def from_outside(graph: Graph, value: str) -> bool:
 
 
 def sequence_axis(graph: Graph, op: Op) -> int | None:
-    """The axis that an attention calls its rows, where one reads the joined value; else the second last."""
+    """The axis, from the end, that an attention calls its rows, where one reads the joined value."""
     dims = graph.dims(op.outputs[0])
     if dims is None:
         return None
     for slot in graph.readers(op.outputs[0]):
         reader = graph.slots[slot]
+        if reader is not None and reader.kind == "Attention" and len(dims) == 4:
+            return -2
         if reader is not None and reader.kind == "attention":
             index = reader.inputs.index(op.outputs[0])
             layout = str(reader.attrs.get({1: "k_layout", 2: "v_layout"}.get(index, ""), "")).split()
             if "s" in layout and len(layout) == len(dims):
                 return layout.index("s") - len(dims)
-    return -2
+    return None
 
 
 def rows_join_on_the_sequence_axis(m: Match) -> Wrong | None:
@@ -41,7 +43,7 @@ def rows_join_on_the_sequence_axis(m: Match) -> Wrong | None:
     op = m.graph.producer(m.root)
     assert op is not None
     axis, want = _axis(m.graph, op), sequence_axis(m.graph, op)
-    return None if axis == want else Wrong(op.outputs[0], f"axis {axis}")
+    return None if want is None or axis == want else Wrong(op.outputs[0], f"axis {axis}, not {want}")
 
 
 def _axis(graph: Graph, op: Op) -> int | None:
@@ -52,17 +54,23 @@ def _axis(graph: Graph, op: Op) -> int | None:
     return axis if axis < 0 else axis - len(dims)
 
 
-def _append(m: Match) -> Built | None:
+def _is_cache(m: Match) -> bool:
+    """Whether what is joined is a cache: of the caller's, three axes or more, and not along the width."""
     graph = m.graph
     op = graph.producer(m.root)
-    assert op is not None
     dims = graph.dims(m.root)
-    if not from_outside(graph, m["past"]) or dims is None or len(dims) < 3 or graph.is_constant(m["new"]):
+    if op is None or not from_outside(graph, m["past"]) or dims is None or len(dims) < 3:
+        return False
+    if graph.is_constant(m["new"]):
+        return False
+    return _axis(graph, op) != -1 or sequence_axis(graph, op) is not None
+
+
+def _append(m: Match) -> Built | None:
+    op = m.graph.producer(m.root)
+    if op is None or not _is_cache(m):
         return None
-    axis = _axis(graph, op)
-    if axis == -1 and sequence_axis(graph, op) != -1:
-        return None
-    return Built("kv_append", (m["past"], m["new"]), {"axis": axis})
+    return Built("kv_append", (m["past"], m["new"]), {"axis": _axis(m.graph, op)})
 
 
 kv_append = Rule(
@@ -72,7 +80,9 @@ kv_append = Rule(
     The rows can be written in place; the joined value may be a graph output and stays one.""",
     finds=Concat(anything("past"), anything("new")),
     marks=("Concat",),
-    needs=(),
+    needs=(guard(rows_join_on_the_sequence_axis),),
+    place=_is_cache,
+    almost=lambda m, fault: fault.code.startswith("guard:"),
     builds=_append,
     reads=("attention",),
 )
