@@ -8,11 +8,11 @@ from typing import NamedTuple
 from fuse import forms
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.placement import Land, Read
 from fuse.placing import seen
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.rules.placements import is_whole, layout_below
+from fuse.rules.placements import COPY_IS_NEEDED, layout_below
 from fuse.types import FLOATS, Dim, Dims, add
 from fuse.units import NORMS, ROTATIONS, unit_output
 from fuse.views import FREE, Views, strided
@@ -158,6 +158,12 @@ def _landing(m: Match) -> Built:
     return Built(writer.kind, seen(writer).inputs, dict(writer.attrs), outputs, placements=(land,))
 
 
+def lands_but_for_one_thing(m: Match, fault: Fault) -> bool:
+    """Whether a place is almost one: all of it is there, and no other need of the joined value stands in
+    the way. A cache that stays an output is in the way of this alone."""
+    return m.fault is None and fault.code not in COPY_IS_NEEDED - {"graph_output"}
+
+
 land_in_rows = Rule(
     "land_in_rows",
     """a result written into rows of a wider tensor, a cache say, instead of copied there
@@ -167,7 +173,7 @@ land_in_rows = Rule(
     marks=tuple(sorted(JOINS | _SCATTERS)),
     needs=(guard(cache_is_no_output, code="graph_output"),),
     builds=_landing,
-    almost=is_whole,
+    almost=lands_but_for_one_thing,
     primitives=True,
     places=True,
 )
@@ -180,7 +186,7 @@ land_in_units = Rule(
     finds=find_units,
     marks=("Concat",),
     builds=_landing,
-    almost=is_whole,
+    almost=lands_but_for_one_thing,
     primitives=True,
     places=True,
 )

@@ -198,9 +198,14 @@ def _direct(graph: Graph, mark: Op, reader: Op) -> dict[int, Chain]:
     }
 
 
+#: What says that others need the copied value as well.
+COPY_IS_NEEDED = frozenset({"read_elsewhere", "graph_output", "captured", "order"})
+
+
 def is_whole(m: Match, fault: Fault) -> bool:
-    """Whether a place is almost one: all of it is there, and only what stands around it is in the way."""
-    return m.fault is None
+    """Whether a place is almost one: all of it is there, and what is in the way is not another need of
+    the copy itself. A copy that others read too, that is an output or that has no slot is just a copy."""
+    return m.fault is None and fault.code not in COPY_IS_NEEDED
 
 
 def dims_are_known(m: Match) -> Wrong | None:
