@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from chips.constraints import NEEDS, given
 from chips.lines import Document, Place, Where, read
-from chips.own_rules import KERNEL_ATTRIBUTE
 from chips.schema import ChipFile, Entry, Limits, OwnRule
 from fuse.classes import CLASSES
 from fuse.rules.landings import ROW_WRITERS
@@ -191,11 +190,7 @@ def _check_rule(number: int, rule: OwnRule, loaded: Loaded, path: Path) -> None:
         raise fail("beside", f"no rule {rule.beside}; {nearest(rule.beside, shared)}")
     if rule.builds not in CLASSES:
         raise fail("class", f"unknown class {rule.builds}; {nearest(rule.builds, tuple(CLASSES))}")
-    attrs = {
-        name: attr
-        for name, attr in CLASSES[rule.builds].attrs.items()
-        if attr.meaning.startswith(KERNEL_ATTRIBUTE)
-    }
+    attrs = CLASSES[rule.builds].kernel_attrs
     for name, value in rule.sets.items():
         if name not in attrs:
             known = f"it has {', '.join(attrs)}" if attrs else "it has none"

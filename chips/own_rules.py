@@ -11,9 +11,6 @@ from chips.operands import Operands
 from chips.schema import OwnRule
 from fuse.shim import Candidate, ChipRule, Refused, Whole
 
-#: How the meaning of an attribute begins that says only how a class is run.
-KERNEL_ATTRIBUTE = "kernel attribute: "
-
 
 def chip_rule(rule: OwnRule, judge: Callable[[Candidate], Whole | Refused]) -> ChipRule:
     """A rule of the file. judge: the chip's, for a rule that takes only what the chip refuses."""

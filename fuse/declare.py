@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+#: How the meaning of an attribute begins that says only how a class is run.
+KERNEL = "kernel attribute: "
 #: Marks an attribute that every op of the class must carry.
 REQUIRED: Any = object()
 
@@ -24,6 +26,12 @@ class FusedClass(NamedTuple):
     composed_of: tuple[str, ...] = ()
     #: Its definition is its members' definitions in order.
     composite: bool = False
+
+    @property
+    def kernel_attrs(self) -> dict[str, Attr]:
+        """The attributes that say only how a class is run: definitions ignore them, chips' own rules set
+        them, and a saved model names them."""
+        return {name: attr for name, attr in self.attrs.items() if attr.meaning.startswith(KERNEL)}
 
 
 def declare(

@@ -7,6 +7,7 @@ file had. What a fused node stands for is in its metadata:
 fuse.fused   op type and name of each node it replaces, the root first, separated by ", "
 fuse.rule    the rule that made it
 fuse.class   the class it is of
+fuse.kernel  what a chip's own rules set for its kernel, as `name=value`, separated by ", "; where they did
 """
 
 from __future__ import annotations

@@ -198,3 +198,9 @@ def test_errors(run: Run, words: list[str], message: str) -> None:
 def test_no_chip(run: Run) -> None:
     said = run("bisect", "--example", "llama")
     assert (said.code, said.err) == (2, "error: no chip: give --chip NAME; `fuse chips` lists them\n")
+
+
+def test_onnxruntime_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    said = run("bisect", "--example", "llama", "--chip", "any", "--eval", "onnxruntime")
+    assert (said.code, said.err) == (2, "error: --eval onnxruntime: onnxruntime is not installed\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, parser
 
@@ -119,6 +120,10 @@ def test_undone_it_is_the_lifted_graph() -> None:
 def test_the_model_that_is_saved_is_the_same_function(tmp_path: Path) -> None:
     found = fuse.optimize(attention(88), shim=chips.load("m3"))
     fuse.save(found, tmp_path / "m.onnx")
+    (node,) = onnx.load(tmp_path / "m.onnx").graph.node
+    said = {prop.key: prop.value for prop in node.metadata_props}
+    assert (said["fuse.rule"], said["fuse.class"]) == ("pad_head_96", "attention")
+    assert said["fuse.kernel"] == "pad_head_to=96"
     again = fuse.load(tmp_path / "m.onnx")
     feeds = reference.feeds(found.before)
     want, got = reference.eval(found.before, feeds), reference.eval(again, feeds)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import helper
 
+from fuse.classes import CLASSES
 from fuse.ir import Graph, Op, Tensor, leaves
 from fuse.lowering import dims
 from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part, stripped
@@ -233,6 +234,11 @@ class _Writer:
         if op.path in self._rules:
             node.metadata_props.add(key="fuse.rule", value=self._rules[op.path])
         node.metadata_props.add(key="fuse.class", value=op.kind)
+        declared = CLASSES.get(op.kind)
+        kernel = [name for name in declared.kernel_attrs if name in op.attrs] if declared is not None else []
+        if kernel:
+            settings = ", ".join(f"{name}={op.attrs[name]}" for name in kernel)
+            node.metadata_props.add(key="fuse.kernel", value=settings)
         return node
 
 
