@@ -288,18 +288,18 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
     function.__name__: function
     for function in (
         dtypes, one_dtype, compute, known_dims, rank, weight_rank, width, batch_rows, contraction, rows,
-        known_width, residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales, transposed, constant,
-        max_members, max_weight_bytes, activation, slope, rope.form, rope.tables, rope.table_axes,
-        rope.position_ids, rope.partial, attention.head_dim, attention.mask, attention.mask_folded,
-        attention.softcap, attention.positive_scale, attention.groups, attention.q_len,
-        attention.q_len_groups, attention.kv_len, attention.q_within_kv, attention.layouts,
-        epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
+        known_width, residual, residual_fits, norm, inner_norm, eps_at, offset, bias, scales,
+        transposed, constant, max_members, max_weight_bytes, activation, slope, rope.form, rope.tables,
+        rope.table_axes, rope.position_ids, rope.partial, attention.head_dim, attention.mask,
+        attention.mask_folded, attention.softcap, attention.positive_scale, attention.groups,
+        attention.q_len, attention.q_len_groups, attention.kv_len, attention.q_within_kv,
+        attention.layouts, epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
         mixture.stacked, quantized.float_types, quantized.codes, quantized.bits, quantized.storage,
         quantized.granularity, quantized.block_size, quantized.x_rounded, recurrence.key_width,
-        recurrence.value_width, recurrence.head_pairs, recurrence.decay_space, recurrence.decay_of_heads,
-        recurrence.state_layout, recurrence.update, recurrence.unscaled, recurrence.gates,
-        recurrence.state_columns,
+        recurrence.value_width, recurrence.head_pairs, recurrence.decay_space,
+        recurrence.decay_of_heads, recurrence.state_layout, recurrence.update, recurrence.unscaled,
+        recurrence.gates, recurrence.state_columns,
     )
 }  # fmt: skip
 

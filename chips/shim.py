@@ -76,8 +76,14 @@ class Chip:
         ways_of = self._ways.get(kind)
         if ways_of is None:
             ways_of = self._ways.setdefault(kind, ways(entry))
-        if kind not in self.spec.prefer and not entry.prepares and all(not w.when and not w.limits for w in ways_of):
-            return Whole(ways_of[0].kernel, "; ".join(filter(None, (entry.note, ways_of[0].note))), entry.evidence)
+        if (
+            kind not in self.spec.prefer
+            and not entry.prepares
+            and all(not w.when and not w.limits for w in ways_of)
+        ):
+            return Whole(
+                ways_of[0].kernel, "; ".join(filter(None, (entry.note, ways_of[0].note))), entry.evidence
+            )
         at = Operands(candidate)
         found = _try_ways(at, ways_of)
         if isinstance(found, Refused):
