@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuse.ir import Graph, Op
-from fuse.match import Match, close
+from fuse.match import Match
 from fuse.rule import Guard, Wrong, guard
 from fuse.types import FLOATS, Dims, Expr, spans
 
@@ -123,14 +123,6 @@ def same_type(a: str, b: str) -> Guard:
         return None if one == two or not one or not two else Wrong(second, f"{two} beside {one}")
 
     return guard(same, name=f"{b}_type_is_{a}_type", want=f"{b} has the type of {a}")
-
-
-def same_number(a: str, b: str) -> Guard:
-    def same(m: Match) -> Wrong | None:
-        one, two = m.number(a), m.number(b)
-        return None if close(float(one), float(two)) else Wrong(m[b], f"{two:.7g} beside {one:.7g}")
-
-    return guard(same, name=f"{a}_is_{b}", want=f"{a} and {b} are one number")
 
 
 def broadcasts(name: str, whole: str) -> Guard:

@@ -146,7 +146,7 @@ SEEDS: dict[str, Seeds] = {
     "silu": Seeds(),
     "mish": Seeds(),
     "hard_swish": Seeds(nodes={"HardSigmoid": with_attributes("HardSigmoid", alpha=1 / 6, beta=0.5)}),
-    "softcap": Seeds(numbers={"cap": 30.0, "again": 30.0}),
+    "softcap": Seeds(numbers={"cap": 30.0, "again": 30.0, "inverse": 1 / 30}),
     "matmul_bias": Seeds(),
     "matmul_residual": Seeds(dims={"residual": (2, 3, 4)}),
     "matmul_bias_act": Seeds(forms={"product": gemm}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fuse.guards import float_type, same_number
+from fuse.guards import float_type
 from fuse.match import Match, close
 from fuse.pattern import (
     Add,
@@ -153,12 +153,28 @@ hard_swish = Rule(
     builds=lambda m: Built("hard_swish", (m["x"],), {}),
 )
 
-cap, again = constant("cap"), constant("again")
+cap, again, inverse = constant("cap"), constant("again"), constant("inverse", test=lambda a: a != 0)
+#: How far two caps may lie apart and still be meant as one: further, they are two scales.
+FARTHEST_CAPS = 4.0
 
 
-def _softcap(m: Match) -> Built:
-    number = float(m.number("cap")) if m.get("cap") else 1 / float(m.number("inverse"))
-    return Built("softcap", (m["x"],), {"cap": number})
+def _cap(m: Match) -> float:
+    """What x is divided by."""
+    return float(m.number("cap")) if m.get("cap") else 1 / float(m.number("inverse"))
+
+
+def cap_is_again(m: Match) -> Wrong | None:
+    """cap and again are one number"""
+    one, two = _cap(m), float(m.number("again"))
+    return None if close(one, two) else Wrong(m["again"], f"{two:.7g} beside {one:.7g}")
+
+
+def _caps(m: Match) -> bool:
+    """Whether the two numbers may be a cap: not a scale inside and another outside."""
+    if any(m.get(name) and m.number(name) is None for name in ("cap", "inverse", "again")):
+        return True
+    one, two = _cap(m), float(m.number("again"))
+    return one != 0 and 1 / FARTHEST_CAPS <= two / one <= FARTHEST_CAPS
 
 
 softcap = Rule(
@@ -166,8 +182,9 @@ softcap = Rule(
     """cap times tanh(x / cap)
 
     Three kernels become one; the two constants must agree.""",
-    finds=Mul(Tanh(Div(x, cap)), again),
+    finds=Mul(Tanh(Div(x, cap) | Mul(x, inverse)), again),
     marks=("Tanh",),
-    needs=(float_type("x"), same_number("cap", "again")),
-    builds=_softcap,
+    place=_caps,
+    needs=(float_type("x"), guard(cap_is_again)),
+    builds=lambda m: Built("softcap", (m["x"],), {"cap": _cap(m)}),
 )
