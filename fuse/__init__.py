@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 #: Name -> the module it lives in. Imported when used, so that `import fuse` costs next to nothing.
 _HOMES = {
-    "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower", "to_proto": "lower",
+    "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower",
+    "to_proto": "lower",
     "Optimized": "compiler", "optimize": "compiler", "steps": "compiler", "rule_names": "compiler",
-    "classes_built": "compiler", "realizes": "compiler", "candidate": "compiler", "Report": "report", "FuseError": "types",
+    "classes_built": "compiler", "realizes": "compiler", "candidate": "compiler", "Report": "report",
+    "FuseError": "types",
     "ablate": "ablation", "bisect": "bisecting",
 }  # fmt: skip
 

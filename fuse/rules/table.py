@@ -6,8 +6,8 @@ Names and order are API: `report.fired("add_norm")` stands in people's tests for
 from __future__ import annotations
 
 from fuse.rule import Rule
-from fuse.rules.advance import advance
 from fuse.rules.activations import fast_gelu, gelu, hard_swish, mish, quick_gelu, silu, softcap
+from fuse.rules.advance import advance
 from fuse.rules.attention import attention
 from fuse.rules.attention_composites import attn_output_gate, values_in_keys
 from fuse.rules.blocks import attention_block, mlp_block, transformer_layer
@@ -19,8 +19,8 @@ from fuse.rules.embeddings import embed_norm, norm_reshape
 from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.landings import land_in_rows, land_in_units
-from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
 from fuse.rules.late import fused_quant, late_gated_act, late_merged_gate_up, quant_shared
+from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
 from fuse.rules.mixtures import moe, moe_shared
 from fuse.rules.modulation import ada_norm, gated_norm, gated_residual
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
