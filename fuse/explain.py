@@ -127,12 +127,18 @@ def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
             continue
         if not _tells(sweep.compiled, match, fault):
             continue
-        of = match.fixed()
+        matched, of = _standing(match, fault)
         ops = {leaf.slot: leaf for op in match.ops for leaf in leaves(op)}
-        return Near(
-            match.root, fault, tuple(ops[slot] for slot in sorted(ops)), of - (fault.code == "op"), of
-        )
+        return Near(match.root, fault, tuple(ops[slot] for slot in sorted(ops)), matched, of)
     return None
+
+
+def _standing(match: Match, fault: Fault) -> tuple[int, int]:
+    """Fixed nodes that stand, and how many there are; a step that is wrong counts as one too."""
+    fixed = match.fixed()
+    if fault.code != "op":
+        return fixed, fixed
+    return (fixed, fixed + 1) if any(s.value == fault.at for s in match.steps) else (fixed - 1, fixed)
 
 
 def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
@@ -141,7 +147,7 @@ def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
     wrong = fault.at if fault.code == "op" else ""
     standing = any(op.kind in (*rule.marks, *compiled.hints) and op.outputs[0] != wrong for op in match.ops)
     computing = sum(op.kind not in MOVES for op in {op.slot: op for op in match.ops}.values())
-    nodes = min(match.fixed(), computing) - (fault.code == "op")
+    nodes = min(_standing(match, fault)[0], computing - (fault.code == "op"))
     evidence = nodes + match.agreed if fault.code in ("op", "same_value") else nodes + 1
     if rule.almost is not None and rule.almost(match, fault):
         return True
