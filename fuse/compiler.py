@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
+from fuse.collecting import no_collecting
 from fuse.explain import Near
 from fuse.final import final
 from fuse.ir import Graph, Op, leaves
@@ -294,6 +295,7 @@ def _last_reader(plan: tuple[Step, ...]) -> dict[str, int]:
     return last
 
 
+@no_collecting()
 def optimize(
     graph: Graph,
     shim: Shim,

@@ -6,12 +6,10 @@ equal nodes are joined. Weights are not read.
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fuse.collecting import no_collecting
 from fuse.ir import Graph
 from fuse.lifting.draft import read_graph
 from fuse.lifting.finish import finish
@@ -37,7 +35,7 @@ def load(source: str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model) -> Gr
     value nobody makes, one made twice, a cycle, an opset before 7, missing external data or some
     outside the model's folder.
     """
-    with _collector_paused():
+    with no_collecting():
         given = read_source(source)
         try:
             return _lifted(given)
@@ -61,15 +59,3 @@ def _lifted(given: Source) -> Graph:
     lift.counts["functions"] = inlined
     graph = lift.graph(draft, None, ())
     return finish(graph, given, proto, opsets, weights, lift)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Lifting makes some hundred thousand objects and no garbage; looking for it took a third of it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import onnx
 
+from fuse.collecting import no_collecting
 from fuse.ir import Graph, Model
 from fuse.lowering.files import replacing, write_data, write_model
 from fuse.lowering.model import Lowered, lowered
@@ -52,6 +53,7 @@ def to_proto(source: Graph | HasGraph, rules: Mapping[str, str] | None = None) -
     return model
 
 
+@no_collecting()
 def save(source: Graph | HasGraph, path: str | os.PathLike[str]) -> None:
     """Write a graph, or what `optimize` gave, as an ONNX file, whole or not at all.
 
