@@ -8,6 +8,7 @@ parts are the layout operators and the op that computes, and a chip says which o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from fuse import forms
@@ -32,6 +33,8 @@ READERS = (
     | forms.attention.kinds
     | forms.add_norm.kinds
 )
+#: A layout operator and its views.
+Step = tuple[Op, Views]
 #: How many layout operators lie between a value and who reads it, at most.
 _LONGEST = 8
 
@@ -52,24 +55,22 @@ def _layout(graph: Graph, value: str) -> Op | None:
     return op if graph.dtype(value) in FLOATS else None
 
 
-def layout_below(graph: Graph, value: str, within: dict[int, Op] | None = None) -> list[tuple[Op, Views]]:
-    """The layout operators under a value, nearest first, each with its views; those `within` only."""
-    found: list[tuple[Op, Views]] = []
+def layout_below(graph: Graph, value: str) -> list[Step]:
+    """The layout operators under a value, nearest first, each with its views."""
+    found: list[Step] = []
     while len(found) < _LONGEST:
         op = _layout(graph, value)
-        if op is None or (within is not None and op.slot not in within):
-            break
-        how = views(graph, op, value)
-        if how is None:
+        how = None if op is None else views(graph, op, value)
+        if op is None or how is None:
             break
         found.append((op, how))
         value = op.inputs[0]
     return found
 
 
-def _chain(graph: Graph, value: str, within: dict[int, Op]) -> Chain | None:
-    """The longest chain under a value that is a strided access and saves a copy."""
-    steps = layout_below(graph, value, within)
+def _chain(graph: Graph, steps: list[Step], within: dict[int, Op]) -> Chain | None:
+    """The longest chain of these layout operators that is a strided access and saves a copy."""
+    steps = list(takewhile(lambda step: step[0].slot in within, steps))
     for count in range(len(steps), 0, -1):
         taken = steps[:count][::-1]
         if not any(op.kind in COPYING for op, _ in taken):
@@ -86,11 +87,11 @@ def chains(graph: Graph, reader: Op) -> dict[int, Chain]:
     """Operand number -> the chain it can be read through, where nothing else needs the copies."""
     operands = seen(reader).inputs
     placed = {p.operand for p in reader.placements if isinstance(p, Read)}
-    numbers = [n for n, value in enumerate(operands) if value and n not in placed]
-    region = {op.slot: op for n in numbers for op, _ in layout_below(graph, operands[n])}
+    below = {n: layout_below(graph, value) for n, value in enumerate(operands) if value and n not in placed}
+    region = {op.slot: op for steps in below.values() for op, _ in steps}
     while region:
         _prune(graph, reader, region)
-        found = {n: chain for n in numbers if (chain := _chain(graph, operands[n], region)) is not None}
+        found = {n: chain for n in below if (chain := _chain(graph, below[n], region)) is not None}
         used = {op.slot: op for chain in found.values() for op in chain.ops}
         if used.keys() == region.keys():
             return found
@@ -109,14 +110,16 @@ def _prune(graph: Graph, reader: Op, region: dict[int, Op]) -> None:
 
 
 def _read_elsewhere(graph: Graph, op: Op, region: dict[int, Op], reader: Op) -> bool:
-    return any(
-        value
-        and (
-            graph.is_output(value)
-            or any(slot not in region and slot != reader.slot for slot in graph.readers(value))
-        )
-        for value in op.outputs
-    )
+    """Whether a result has another reader; the first that is met tells, of tables that all layers read."""
+    into, readers = graph.into, graph.base.readers
+    for value in op.outputs:
+        if graph.is_output(value):
+            return True
+        for lifted in readers.get(value, ()):
+            slot = into[lifted]
+            if slot not in region and slot != reader.slot:
+                return True
+    return False
 
 
 def _together(found: dict[int, Chain]) -> Iterator[dict[int, Chain]]:
@@ -159,12 +162,12 @@ def find_reads(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
     if budget:
         yield from _almost(graph, mark, consumers)
         return
-    for reader in consumers:
-        if reader.kind in READERS:
-            found = chains(graph, reader)
-            if any(op.slot == mark.slot for chain in found.values() for op in chain.ops):
-                for some in _together(found):
-                    yield _match(graph, reader, [op for chain in some.values() for op in chain.ops], some)
+    if len(consumers) == 1 and consumers[0].kind in READERS:
+        found = chains(graph, consumers[0])
+        if any(op.slot == mark.slot for chain in found.values() for op in chain.ops):
+            for some in _together(found):
+                copies = [op for chain in some.values() for op in chain.ops]
+                yield _match(graph, consumers[0], copies, some)
     direct = {slot for value in mark.outputs if value for slot in graph.readers(value)}
     if len(direct) > 1 and all((op := graph.slots[s]) and op.kind in READERS for s in direct):
         how = [views(graph, mark, value) for value in mark.outputs if value]
@@ -210,24 +213,26 @@ def is_whole(m: Match, fault: Fault) -> bool:
 
 def dims_are_known(m: Match) -> Wrong | None:
     """dims that are known"""
-    for op in m.ops:
-        if op.kind in COPYING and not op.parts:
-            for value in (op.inputs[0], *op.outputs):
-                if value and m.graph.dims(value) is None:
-                    return Wrong(value, "unknown dims")
+    for op in _not_followed(m):
+        for value in (op.inputs[0], *op.outputs):
+            if value and m.graph.dims(value) is None:
+                return Wrong(value, "unknown dims")
     return None
 
 
 def bounds_are_known(m: Match) -> Wrong | None:
     """the parts, or the rows of a table, that are read: known when the model loads"""
-    for op in m.ops:
-        if op.kind in COPYING and not op.parts:
-            for value in op.outputs:
-                if value and views(m.graph, op, value) is None:
-                    return Wrong(
-                        op.inputs[1] if len(op.inputs) > 1 else op.path, "a place known at run time only"
-                    )
+    for op in _not_followed(m):
+        for value in op.outputs:
+            if value and views(m.graph, op, value) is None:
+                return Wrong([*op.inputs, op.path][1], "a place known at run time only")
     return None
+
+
+def _not_followed(m: Match) -> list[Op]:
+    """The copies of a match that no chain goes through."""
+    followed = {op.slot for chain in m["chains"].values() for op in chain.ops}
+    return [op for op in m.ops if op.kind in COPYING and not op.parts and op.slot not in followed]
 
 
 def _reading(m: Match) -> Built:
