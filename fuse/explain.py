@@ -123,6 +123,8 @@ def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
             if not isinstance(whole, Fault):
                 continue
             fault = whole
+            if rule.places and fault.want not in {guard.want for guard in rule.needs}:
+                continue  # a copy that others need too is no almost
         elif (alike or fault.code == "op") and any(guard.check(match) for guard in rule.needs):
             continue
         if not _tells(sweep.compiled, match, fault):
