@@ -47,7 +47,7 @@ def explain(sweep: Sweep) -> None:
     telling = [op for kind in (*rule.marks, *compiled.hints) for op in graph.of_kind(kind)]
     for mark in sorted(telling, key=lambda op: op.slot):
         roots = near_roots(compiled, graph, mark)
-        for alike in (False, True) if compiled.matcher is not None else (False,):
+        for alike in (False, True) if compiled.attributed else (False,):
             found = [near for root in roots if (near := _near(sweep, root, mark, alike)) is not None]
             if found:
                 sweep.keep(max(found, key=lambda near: (near.matched, near.of)))

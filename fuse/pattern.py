@@ -234,6 +234,12 @@ def constant_names(pattern: Pattern) -> frozenset[str]:
     return own.union(*(constant_names(inner) for inner in children(pattern)))
 
 
+def attributes(pattern: Pattern) -> int:
+    """How many operators of a pattern have an attribute that it wants."""
+    own = int(isinstance(pattern, Node) and bool(pattern.attrs))
+    return own + sum(attributes(inner) for inner in children(pattern))
+
+
 def root_kinds(pattern: Pattern) -> frozenset[str]:
     """The kinds that may stand at the root of a match."""
     if isinstance(pattern, Alternatives):

@@ -10,7 +10,7 @@ from fuse import shim as chip
 from fuse.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
-from fuse.pattern import Pattern, all_kinds, depth_of, kinds_above, root_kinds
+from fuse.pattern import Pattern, all_kinds, attributes, depth_of, kinds_above, root_kinds
 from fuse.placing import apart, carried
 from fuse.rule import Built, Rule
 from fuse.shim import Refused
@@ -43,6 +43,8 @@ class CompiledRule:
     near_above: frozenset[str]
     near_roots: frozenset[str]
     height: int
+    #: Whether the pattern wants an attribute in more than one place.
+    attributed: bool = False
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -59,9 +61,9 @@ def compile_rule(rule: Rule) -> CompiledRule:
     height = max(depth_of(rule.finds, frozenset({mark})) for mark in telling)
     kinds = all_kinds(rule.finds)
     near_above, near_roots = near_kinds(above), near_kinds(roots)
-    return CompiledRule(
-        rule, compile_pattern(rule.finds), kinds, above, roots, near_above, near_roots, height
-    )
+    matcher = compile_pattern(rule.finds)
+    attributed = attributes(rule.finds) > 1
+    return CompiledRule(rule, matcher, kinds, above, roots, near_above, near_roots, height, attributed)
 
 
 @dataclass
