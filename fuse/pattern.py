@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-
 #: How many steps a star takes at most, where it does not say.
 STAR_REACH = 12
 

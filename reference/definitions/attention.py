@@ -137,8 +137,8 @@ def shares(scores: Array, empty_rows: str) -> Array:
     if empty_rows == "nan":
         return np.asarray(found)
     if empty_rows == "zero":
-        return np.where(np.isnan(found), 0.0, found)
-    return np.where(np.isneginf(top), 1.0 / scores.shape[-1], found)
+        return np.asarray(np.where(np.isnan(found), 0.0, found))
+    return np.asarray(np.where(np.isneginf(top), 1.0 / scores.shape[-1], found))
 
 
 def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
