@@ -83,13 +83,16 @@ def _taken(record: Record, holders: Holders) -> bool:
 
 
 def _one_place(a: Record, b: Record) -> bool:
-    """Whether two near misses name one fault, or share most of the smaller one's ops; or the first is
-    told of an op that stands where the second wants another."""
+    """Whether two near misses name one fault of ops they share, or share most of the smaller one's ops;
+    or the first is told of an op that stands where the second wants another.
+
+    A constant that several places read is a fault of each of them.
+    """
     one: Any = a.miss
     two: Any = b.miss
-    if (one.code, one.at) == (two.code, two.at):
-        return True
     if two.code == "op" and two.at == a.root:
         return True
     first, second = {op.slot for op in a.ops}, {op.slot for op in b.ops}
-    return 2 * len(first & second) >= min(len(first), len(second))
+    both = len(first & second)
+    same = (one.code, one.at) == (two.code, two.at)
+    return (same and (both > 0 or not first)) or 2 * both >= min(len(first), len(second))
