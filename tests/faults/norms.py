@@ -348,6 +348,32 @@ def mean_of_another(draft: Draft, place: Place) -> Planted | None:
     return planted(_rules(place), ("same_value", node.output[0]))
 
 
+def numerator_2(draft: Draft, place: Place) -> Planted | None:
+    """Two over the root."""
+    op = next((op for op in place.of("Div") if place.scalar(op.inputs[0]) == 1), None)
+    if op is None:
+        return None
+    node = draft.node(op.outputs[0])
+    node.input[0] = draft.constant(np.array(2, draft_dtype(draft, place, op)), "numerator")
+    return planted(_rules(place), ("operand", node.input[0]), ("operand", node.output[0]))
+
+
+def eps_of_every_norm(draft: Draft, place: Place) -> Planted | None:
+    """One input is the eps of this norm and of every other that has the same number."""
+    found = _operand(draft, place, "eps")
+    if found is None:
+        return None
+    node, index, array = found
+    name = draft.input(array)
+    node.input[index] = name
+    for other in draft.graph.node:
+        for at, value in enumerate(other.input):
+            same = draft.array(value) if other.op_type == "Add" else None
+            if same is not None and same.size == 1 and same.dtype == array.dtype and same == array:
+                other.input[at] = name
+    return planted(_rules(place), ("operand", name), ("operand", node.output[0]))
+
+
 def double(draft: Draft, place: Place) -> Planted | None:
     """The whole norm in f64: casts around it, its constants widened."""
     norm = roles(place)
@@ -414,6 +440,8 @@ FAULTS = {
     "bias in a column": _column("bias"),
     "weight of one number": _one_number("weight"),
     "bias of one number": _one_number("bias"),
+    "numerator 2": numerator_2,
+    "one eps for every norm, an input": eps_of_every_norm,
     "numerator of another value": numerator_of_another,
     "mean of another value": mean_of_another,
     "f64": double,
