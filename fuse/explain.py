@@ -123,7 +123,8 @@ def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
             if not isinstance(whole, Fault):
                 continue
             fault = whole
-            if rule.places and fault.want not in {guard.want for guard in rule.needs}:
+            own = fault.code == "written_between" or fault.want in {guard.want for guard in rule.needs}
+            if rule.places and not own:
                 continue  # a copy that others need too is no almost
         elif (alike or fault.code == "op") and any(guard.check(match) for guard in rule.needs):
             continue

@@ -12,6 +12,8 @@ from reference.ops.call import short_dtype
 
 #: Largest difference allowed by element type, relative to the larger of 1 and the largest value.
 TOLERANCE: Mapping[str, float] = {"f16": 2e-2, "bf16": 6e-2, "f32": 1e-3, "f64": 1e-6}
+#: Codes of quantized values: one on the edge between two codes rounds either way.
+CODES = frozenset({"u8", "i8"})
 
 
 class Difference(NamedTuple):
@@ -38,6 +40,9 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
         have, need = (f"{short_dtype(a)}{list(a.shape)}" for a in (got, want))
         return Difference(np.inf, f"{have} where {need} is wanted")
     kind = short_dtype(want)
+    if kind in CODES and not bit_equal(got, want):
+        steps = int(np.max(np.abs(got.astype(np.int64) - want.astype(np.int64))))
+        return Difference(steps / 255, "" if steps <= 1 else f"codes {steps} steps apart, allowed 1")
     if kind not in FLOATS:
         return Difference(0.0, "") if bit_equal(got, want) else Difference(np.inf, f"{kind} values differ")
     a, b = got.astype(np.float64), want.astype(np.float64)

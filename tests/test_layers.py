@@ -20,7 +20,7 @@ PACKAGES = ("fuse", "chips", "reference", "reports")
 LINES = {"fuse": 480, "chips": 480, "reference": 480, "reports": 480, "tests": 600, "docs": 480}
 #: From the bottom up. A module imports from its own line or from lines above it, never from below.
 LAYERS = (
-    "version polynomials dims types placement declare",
+    "version collecting polynomials dims types placement declare",
     "ir operators tables classes codes",
     "text homes folding attributes shim record shape_functions",
     "shapes layout views placing",
