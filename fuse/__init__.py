@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fuse.lower import save, to_proto
     from fuse.report import Report
     from fuse.types import FuseError
-    from fuse.version import VERSION as __version__
+
+    __version__: str
 
 #: Name -> the module it lives in. Imported when used, so that `import fuse` costs next to nothing.
 _HOMES = {

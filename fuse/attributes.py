@@ -9,7 +9,8 @@ from fuse.ir import Graph, Op
 #: Operators whose axes were an attribute and became an input: the operand that holds them.
 AXES_OPERAND = {
     "ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "ReduceL1": 1, "ReduceL2": 1,
-    "ReduceSumSquare": 1, "ReduceProd": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "Squeeze": 1, "Unsqueeze": 1,
+    "ReduceSumSquare": 1, "ReduceProd": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1,
+    "Squeeze": 1, "Unsqueeze": 1,
 }  # fmt: skip
 #: How many leading operands are data; the rest are parameters that a pattern need not name.
 DATA_OPERANDS = {

@@ -27,7 +27,8 @@ _NORM = {"norm": Attr("rms", "rms or layer: what the norm is"), **_RMS}
 _ROPE = {
     "form": Attr(
         "half",
-        "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: reads even and odd lanes, writes halves; halves_to_pairs: the reverse",
+        "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: "
+        "reads even and odd lanes, writes halves; halves_to_pairs: the reverse",
     ),
     "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
     "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
@@ -291,8 +292,7 @@ CLASSES: dict[str, FusedClass] = {
             "x residual weight bias add_bias",
             "the norm of x plus a residual; the sum is written on where others read it",
             "y sum",
-            _NORM
-            | {"regrouped": Attr(False, "the result has the sum's rows under other leading axes")},
+            _NORM | {"regrouped": Attr(False, "the result has the sum's rows under other leading axes")},
         ),
         _declare(
             "norm_add_norm",
@@ -305,7 +305,8 @@ CLASSES: dict[str, FusedClass] = {
         _declare(
             "ada_norm",
             "x scale shift residual",
-            "the norm of x (plus a residual), times one plus scale, plus shift; the sum is written on where read",
+            "the norm of x (plus a residual), times one plus scale, plus shift; the sum is written on where "
+            "read",
             "y sum",
             _NORM,
         ),
@@ -326,7 +327,8 @@ CLASSES: dict[str, FusedClass] = {
         _declare(
             "embed_norm",
             "word_ids word position_ids position type_ids type weight bias",
-            "the norm of the sum of looked-up rows (rows without ids are taken as they are); the sum is written "
+            "the norm of the sum of looked-up rows (rows without ids are taken as they are); the sum is "
+            "written "
             "on where read",
             "y sum",
             _NORM | {"word_scale": Attr(1.0, "scales the rows of word")},

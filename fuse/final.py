@@ -44,9 +44,7 @@ class _Told:
         """Note a near miss; False where its place is told already."""
         miss: Any = record.miss
         places = {op.path for op in record.ops} | {miss.at, record.root}
-        near = {
-            other.number: other for place in places for other in self._at.get((record.graph, place), ())
-        }
+        near = {other.number: other for place in places for other in self._at.get((record.graph, place), ())}
         if any(_one_place(record, other) for other in near.values()):
             return False
         for place in places:

@@ -243,7 +243,8 @@ product.almost = _almost_product
 _ACTIVATIONS = {
     "gelu": ("gelu", 1.0), "fast_gelu": ("fast_gelu", 1.0), "silu": ("silu", 1.0), "Relu": ("relu", 1.0),
     "Sigmoid": ("sigmoid", 1.0), "Tanh": ("tanh", 1.0), "com.microsoft.Gelu": ("gelu", 1.0),
-    "HardSwish": ("hard_swish", 1.0), "Mish": ("mish", 1.0), "hard_swish": ("hard_swish", 1.0), "mish": ("mish", 1.0),
+    "HardSwish": ("hard_swish", 1.0), "Mish": ("mish", 1.0), "hard_swish": ("hard_swish", 1.0),
+    "mish": ("mish", 1.0),
 }  # fmt: skip
 
 

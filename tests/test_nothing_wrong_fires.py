@@ -159,7 +159,8 @@ def test_lengths(axis: int, kept: int, reduction: str, eps_at: int) -> None:
 @square
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 2)), min_size=2, max_size=2),
-    st.booleans(), st.booleans(), st.sampled_from((-1, 2, 1)), st.sampled_from(SHAPES), st.sampled_from(SHAPES),
+    st.booleans(), st.booleans(), st.sampled_from((-1, 2, 1)),
+    st.sampled_from(SHAPES), st.sampled_from(SHAPES),
     st.sampled_from(((0, 2, 2, 4), None)),
 )  # fmt: skip
 def test_rotations(

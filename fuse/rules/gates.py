@@ -11,9 +11,13 @@ from fuse.rule import Built, Rule, Wrong, guard
 
 #: Activation of the gate -> the class.
 GATES = {"silu": "swiglu", "gelu": "geglu", "fast_gelu": "geglu", "quick_gelu": "geglu", "relu": "reglu"}
-_PASSES = frozenset(["Reshape", "Transpose", "Cast", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Clip"])
+_PASSES = frozenset("Reshape Transpose Cast Squeeze Unsqueeze Slice Split Gather Clip".split())
 _PRODUCTS = forms.product.kinds | frozenset(
-    ["MatMul", "MatMulInteger", "QLinearMatMul", "merged_qkv", "merged_gate_up", "merged_products", "quantized_matmul", "Einsum", "com.microsoft.MatMulNBits", "com.microsoft.MatMulIntegerToFloat", "com.microsoft.DynamicQuantizeMatMul"]
+    (
+        "MatMul MatMulInteger QLinearMatMul Einsum merged_qkv merged_gate_up merged_products "
+        "quantized_matmul com.microsoft.MatMulNBits com.microsoft.MatMulIntegerToFloat "
+        "com.microsoft.DynamicQuantizeMatMul"
+    ).split()
 )
 #: Ops that scale or shift a product's result by something narrower: still that product.
 _EPILOGUES = frozenset({"Add", "Mul"})

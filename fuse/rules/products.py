@@ -161,7 +161,7 @@ _PASSES = (
     forms.rope.kinds
     | forms.norm.kinds
     | frozenset(
-        ["Transpose", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Cast", "Mul", "Div", "Add", "kv_append", "Concat", "rope", "qk_norm"]
+        "Transpose Reshape Squeeze Unsqueeze Expand Cast Mul Div Add kv_append Concat rope qk_norm".split()
     )
 )
 

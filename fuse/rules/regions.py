@@ -12,8 +12,9 @@ from fuse.types import FLOATS, spans
 #: Operators and classes that compute each element from those at its own place. Products,
 #: convolutions, reductions and attention are boundaries.
 ELEMENTWISE = frozenset(
-    "Add Sub Mul Div Pow Min Max Neg Abs Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Relu LeakyRelu Elu Softplus "
-    "Sin Cos Floor Ceil Round Clip Where Cast And Or Not Xor Equal Less LessOrEqual Greater GreaterOrEqual IsNaN "
+    "Add Sub Mul Div Pow Min Max Neg Abs Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Relu LeakyRelu Elu "
+    "Softplus Sin Cos Floor Ceil Round Clip Where Cast And Or Not Xor Equal Less LessOrEqual Greater "
+    "GreaterOrEqual IsNaN "
     "HardSigmoid HardSwish Mish Gelu Swish Sign gelu fast_gelu quick_gelu silu mish hard_swish softcap "
     "swiglu geglu reglu gated_residual".split()
 )
@@ -51,7 +52,7 @@ def find_region(graph: Graph, op: Op, budget: int, caps: Mapping[str, int]) -> I
 
 
 def _whole(graph: Graph, op: Op, root: Op) -> bool:
-    """Whether an op may be in a region: elementwise, of the root's dims, its operands broadcasting to them."""
+    """Whether an op may be in a region: elementwise, of the root's dims, its operands broadcast to them."""
     if op.kind not in ELEMENTWISE or len(op.outputs) != 1:
         return False
     dims = graph.dims(root.outputs[0])
