@@ -36,6 +36,10 @@ class Near(NamedTuple):
     of: int
 
 
+#: (slot of a root, whether attributes may be wrong alike) -> what was found there, and the slots it holds.
+Seen = dict[tuple[int, bool], tuple[Near | None, frozenset[int]]]
+
+
 def fuller(a: Near, b: Near) -> bool:
     return (a.matched, a.of) > (b.matched, b.of)
 
@@ -45,10 +49,11 @@ def explain(sweep: Sweep) -> None:
     compiled, graph = sweep.compiled, sweep.graph
     rule = compiled.rule
     telling = [op for kind in (*rule.marks, *compiled.hints) for op in graph.of_kind(kind)]
+    seen: Seen = {}
     for mark in sorted(telling, key=lambda op: op.slot):
         roots = near_roots(compiled, graph, mark)
         for alike in (False, True) if compiled.attributed else (False,):
-            found = [near for root in roots if (near := _near(sweep, root, mark, alike)) is not None]
+            found = [near for root in roots if (near := _near(sweep, root, mark, alike, seen)) is not None]
             if found:
                 sweep.keep(max(found, key=lambda near: (near.matched, near.of)))
                 break
@@ -112,7 +117,21 @@ def _readers(graph: Graph, op: Op) -> Iterator[Op]:
                 yield reader
 
 
-def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
+def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False, seen: Seen | None = None) -> Near | None:
+    """The near miss at a root that holds a mark. What a root gives is the same for every mark."""
+    key = (root.slot, alike)
+    if sweep.compiled.matcher is None:
+        return _at_root(sweep, root, mark, alike)[0]
+    found = None if seen is None else seen.get(key)
+    if found is None:
+        found = _at_root(sweep, root, mark, alike)
+        if seen is not None:
+            seen[key] = found
+    return found[0] if mark.slot in found[1] else None
+
+
+def _at_root(sweep: Sweep, root: Op, mark: Op, alike: bool) -> tuple[Near | None, frozenset[int]]:
+    """The near miss at a root, and the slots of its ops."""
     rule = sweep.compiled.rule
     for match in sweep.matches(root, mark, 1, alike):
         if rule.place is not None and not rule.place(match):
@@ -132,8 +151,9 @@ def _near(sweep: Sweep, root: Op, mark: Op, alike: bool = False) -> Near | None:
             continue
         matched, of = _standing(match, fault)
         ops = {leaf.slot: leaf for op in match.ops for leaf in leaves(op)}
-        return Near(match.root, fault, tuple(ops[slot] for slot in sorted(ops)), matched, of)
-    return None
+        near = Near(match.root, fault, tuple(ops[slot] for slot in sorted(ops)), matched, of)
+        return near, frozenset(op.slot for op in match.ops)
+    return None, frozenset()
 
 
 def _standing(match: Match, fault: Fault) -> tuple[int, int]:

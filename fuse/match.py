@@ -25,7 +25,7 @@ from fuse.plausible import constant_like, run_time, truer
 
 Matcher = Callable[["Match", str], bool]
 #: How many nodes one run that explains may look at: what is almost the pattern is found long before.
-EFFORT = 2000
+EFFORT = 400
 
 
 class Fault(NamedTuple):

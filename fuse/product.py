@@ -12,6 +12,8 @@ from fuse.plausible import constant_like, run_time, substitutes, truer
 
 #: A product of more multiplications than this is no activation's.
 MAX_MULTIPLICATIONS = 8
+#: What a product multiplied out counts as beside one node.
+PRODUCT_EFFORT = 4
 _TIMES = frozenset({"Mul", "Div", "Pow"})
 
 
@@ -95,7 +97,6 @@ class _Product:
         m.restore(mark)
         if not m.budget:
             return False
-        m.effort += 1
         for fault, odd in self._oddities(m, value, root) if m.effort < EFFORT else ():
             if m.spend(*fault) and self._attempt(m, value, odd):
                 return True
@@ -144,7 +145,8 @@ class _Product:
                 yield Fault("operand", at, want, run_time(graph, at), self.path), _Odd(constant=at)
 
     def _attempt(self, m: Match, value: str, odd: _Odd) -> bool:
-        rough = multiply_out(m.graph, value, frozenset(), odd)
+        m.effort += m.explains * PRODUCT_EFFORT
+        rough = multiply_out(m.graph, value, frozenset(), odd) if m.effort < EFFORT else None
         if rough is None:
             return False
         found: list[str] = []

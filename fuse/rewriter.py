@@ -171,7 +171,7 @@ class Sweep:
                 continue
             match = Match(self.graph, budget, alike)
             match.root = value
-            if matcher(match, value) and any(op.slot == mark.slot for op in match.ops):
+            if matcher(match, value) and (budget or any(op.slot == mark.slot for op in match.ops)):
                 yield match
 
     def wholes(self, match: Match) -> Iterator[Whole | Fault]:
