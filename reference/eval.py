@@ -16,7 +16,7 @@ from fuse.ir import SMALL_CONSTANT_BYTES, Graph, Op, captures, leaves
 from fuse.types import DTYPE_NUMBERS, Expr, FuseError, Type, substitute
 from reference import control, definitions, ops
 from reference.ops.call import NUMPY, Call, Value, short_dtype
-from reference.precision import CARRYING, narrow_type, results_carried, settled, widened
+from reference.precision import CARRYING, NARROW, carried, narrow_type, results_carried, settled, widened
 
 #: Operators that draw, and how many seeds they get here (each exact as a float attribute).
 _RANDOM = frozenset({
@@ -149,7 +149,13 @@ class Run:
         if self.fused == "definition" and not definitions.composite(op):
             types = tuple(self._sized(graph.type(value)) for value in op.outputs)
             operands = [scope.read(value) for value in definitions.operand_names(op)]
-            return definitions.define(op, operands, types)
+            # Like an operator's, a result of a narrow type goes on in f32: it is rounded where it is stored.
+            wide = tuple(Type("f32", type.dims) if type.dtype in NARROW else type for type in types)
+            results = definitions.define(op, operands, wide)
+            return tuple(
+                carried(result, NUMPY[type.dtype]) if type.dtype in NARROW else result
+                for result, type in zip(results, types, strict=False)
+            )
         inner = Scope(self, scope)
         plan = self._plans.get(id(op))
         if plan is None:

@@ -29,6 +29,8 @@ _MOVING = frozenset({
 CARRYING = _ARITHMETIC | _MOVING
 #: Narrow type -> the size from which on its values are whole numbers.
 WHOLE: Mapping[np.dtype[Any], float] = {NUMPY["f16"]: 2.0**11, NUMPY["bf16"]: 2.0**8}
+#: The same types by name.
+NARROW = frozenset({"f16", "bf16"})
 
 
 class Carried(NamedTuple):
