@@ -57,7 +57,9 @@ def outcomes(name: str) -> tuple[Outcome, ...]:
 
 @pytest.mark.parametrize("name", [*GRAPHS, *EXAMPLES])
 def test_nothing_wrong_is_fused(name: str) -> None:
-    wrong = [(o.kind, o.place, o.wrong) for o in outcomes(name) if o.wrong and not o.wrong.startswith("not run")]
+    wrong = [
+        (o.kind, o.place, o.wrong) for o in outcomes(name) if o.wrong and not o.wrong.startswith("not run")
+    ]
     assert outcomes(name)
     assert wrong == []
 
