@@ -83,7 +83,7 @@ def test_one_fault_is_told_once() -> None:
 
 @pytest.mark.parametrize("name", [*GRAPHS, *EXAMPLES])
 def test_harmless_changes_still_fire(name: str) -> None:
-    """Operands commuted, a square as a product, axes from the front, rows [1, 1, N], constants as nodes ..."""
+    """Operands commuted, a square as a product, axes from the front, rows [1, 1, N], constants as nodes."""
     done = 0
     for number, (kind, place, change) in enumerate(sample(name, list(changes(model(name))))):
         check = name not in EXAMPLES or number % 8 == 0

@@ -44,10 +44,7 @@ def score(folder: Path, options: argparse.Namespace) -> int:
         model = clean(path, feeds_beside(path))
         clean_misses += len(model.misses)
         clean_ops += len(model.optimized.before.slots)
-        if options.harmless:
-            found = _harmless(model, options)
-        else:
-            found = _faults(model, options)
+        found = _harmless(model, options) if options.harmless else _faults(model, options)
         outcomes += found
     return report(outcomes, clean_misses, clean_ops, options)
 
