@@ -11,7 +11,7 @@ import numpy as np
 from fuse.ir import Graph, Op, leaves
 from fuse.types import FLOATS, FuseError, Type
 from reference import definitions
-from reference.compare import bit_equal, difference
+from reference.compare import TOLERANCE, bit_equal, difference
 from reference.eval import HasGraph, Run, Scope, as_graph
 from reference.feeds import feeds as random_feeds
 from reference.ops.call import Value, short_dtype
@@ -50,7 +50,7 @@ def check(
 
     Raises Mismatch, naming the first op that differs, where outputs by parts are not equal bit for
     bit, where a fused op's definition on its true operands is off by more than the tolerance of its
-    type, or where the outputs by definition are.
+    type, or where the outputs by definition are, by that of the narrowest type the graph computes in.
     """
     lifted, fused = as_graph(before), as_graph(after)
     given = random_feeds(fused, seed, dims) if feeds is None else feeds
@@ -73,14 +73,21 @@ def check(
     if watch.fault is not None:
         op, reason, error = watch.fault
         raise fail(op.path, f"{op.kind} {op.path} differs by definition: {reason}", True, error)
-    worst = 0.0
+    worst, narrowest = 0.0, _narrowest(lifted)
     for name, value in Run(fused, "definition").outputs(given).items():
-        found = difference(value, wanted[name]) if isinstance(value, np.ndarray) else None
+        found = difference(value, wanted[name], narrowest) if isinstance(value, np.ndarray) else None
         if found is not None and found.reason:
             message = f"output {name} differs by definition: {found.reason}; each fused op alone agrees"
             raise fail(name, message, True, found.error)
         worst = max(worst, found.error if found is not None else 0.0)
     return Check(True, seed, dtype, True, f"{worst:.3g}")
+
+
+def _narrowest(graph: Graph) -> str:
+    """The float type of least precision that any op of a graph gives; empty where there is none."""
+    ops = (op for one in (graph, *graph.bodies()) for op in one.base.lifted)
+    found = {graph.dtype(value) for op in ops for value in op.outputs} & TOLERANCE.keys()
+    return max(found, key=lambda dtype: TOLERANCE[dtype], default="")
 
 
 class _Definitions:

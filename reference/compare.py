@@ -34,8 +34,11 @@ def bit_equal(a: Any, b: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fcV"))
 
 
-def difference(got: np.ndarray, want: np.ndarray) -> Difference:
-    """How far a result is from what is expected; NaN and infinities must stand in the same places."""
+def difference(got: np.ndarray, want: np.ndarray, through: str = "") -> Difference:
+    """How far a result is from what is expected; NaN and infinities must stand in the same places.
+
+    through: the narrowest float type on the way to the result, whose tolerance holds where it is wider.
+    """
     if got.dtype != want.dtype or got.shape != want.shape:
         have, need = (f"{short_dtype(a)}{list(a.shape)}" for a in (got, want))
         return Difference(np.inf, f"{have} where {need} is wanted")
@@ -56,5 +59,5 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
         return Difference(np.inf, "infinities in other places")
     a, b = a[finite], b[finite]
     error = float(np.max(np.abs(a - b), initial=0.0)) / max(1.0, float(np.max(np.abs(b), initial=0.0)))
-    allowed = TOLERANCE[kind]
+    allowed = max(TOLERANCE[kind], TOLERANCE.get(through, 0.0))
     return Difference(error, "" if error <= allowed else f"off by {error:.3g}, allowed {allowed:.3g}")
