@@ -88,7 +88,7 @@ def root_kind(new: str) -> Plant:
             return None
         draft.node(root.outputs[0]).op_type = new
         # A gate inside a mixture is the mixture's place too.
-        rules = f"{place.rule} moe" if place.rule == "gated_act" else place.rule
+        rules = f"{place.rule} moe moe_block" if place.rule == "gated_act" else place.rule
         return planted(rules, ("op", root.outputs[0]))
 
     return plant

@@ -65,7 +65,7 @@ def v_is_mask(place: Place, value: str) -> bool:
 
 def _rules(place: Place) -> str:
     """A gate inside a mixture is the mixture's place too."""
-    return f"{place.rule} moe" if place.rule == "gated_act" else place.rule
+    return f"{place.rule} moe moe_block" if place.rule == "gated_act" else place.rule
 
 
 def graph_output(draft: Draft, place: Place, value: str) -> Planted:
