@@ -171,7 +171,9 @@ class _Product:
         graph = m.graph
         keep = {m.bound[name] for name in self.plain if name in m.bound}
         if not keep and self.plain:
-            repeated = _repeated(graph, value, odd)
+            alone = len(self.plain) == 1 and not found
+            scaled = _scaled(graph, value, self.constant) if alone else None
+            repeated = scaled or _repeated(graph, value, odd)
             if repeated is None:
                 return False
             keep = {repeated}
@@ -235,6 +237,22 @@ class _Product:
         return m.spend(
             "operand", power.inputs[1], shown(want), shown(exponent), self.path
         ) and self._constants(m, tree)
+
+
+def _scaled(graph: Graph, value: str, constant: float) -> str | None:
+    """The x of which a value is this constant times, by multiplications with constants alone; x may be
+    a product itself."""
+    total = 1.0
+    while (op := graph.producer(value)) is not None and op.kind in ("Mul", "Div"):
+        at = 0 if op.kind == "Mul" and graph.scalar(op.inputs[0]) is not None else 1
+        number = graph.scalar(op.inputs[at])
+        if not number:
+            return None
+        total = total * float(number) if op.kind == "Mul" else total / float(number)
+        value = op.inputs[1 - at]
+        if close(total, constant):
+            return value
+    return None
 
 
 def _repeated(graph: Graph, value: str, odd: _Odd) -> str | None:
