@@ -97,7 +97,7 @@ def test_a_folder_that_may_not_be_written(run: Run, tmp_path: Path, monkeypatch:
     tmp_path.chmod(0o500)
     if os.geteuid() == 0:  # root may write everywhere: the system's answer is given in its place
 
-        def refuse(path: object, *_: object) -> None:
+        def refuse(path: object, *_: object, **__: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
         monkeypatch.setattr("fuse.commands.output.open", refuse, raising=False)
