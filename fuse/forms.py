@@ -161,7 +161,15 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
 
 
 def _almost_norm(graph: Graph, op: Op) -> Almost | None:
-    """A native norm over more than the last axis."""
+    """A native norm over more than the last axis, or one that gives its mean or deviation too."""
+    if _last_axis(graph, op) and sum(map(bool, op.outputs)) > 1:
+        found = _norm(graph, op._replace(outputs=op.outputs[:1]))
+        got = f"{sum(map(bool, op.outputs))} results"
+        return (
+            None
+            if found is None
+            else Almost(found._replace(op=op), "arity", op.outputs[0], "one result", got)
+        )
     if _last_axis(graph, op) or "axis" not in op.attrs:
         return None
     found = _norm(graph, op._replace(attrs={**op.attrs, "axis": -1}))

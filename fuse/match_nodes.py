@@ -132,7 +132,10 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
             got = show_attribute(name, attribute(m.graph, op, name))
             if not m.spend("attribute", op.outputs[0], show_attribute(name, want), got, path):
                 return False
-        if not fits(op):
+        if not fits(op) and not (
+            0 < count < len(op.inputs)
+            and m.spend("arity", op.outputs[0], f"{count} operands", f"{len(op.inputs)} operands", path)
+        ):
             return False
         mark = m.save()
         m.ops.append(op)

@@ -156,14 +156,15 @@ def native_axis(draft: Draft, place: Place) -> Planted | None:
     return planted("add_norm", ("attribute", node.output[0]))
 
 
-def cache_axis(draft: Draft, place: Place) -> Planted | None:
-    """New rows joined along the heads: the cache gains heads instead of rows."""
-    join = next(iter(place.of("Concat")), None)
-    if join is None:
+def native_mean(draft: Draft, place: Place) -> Planted | None:
+    """A native norm gives its mean too, and somebody reads it."""
+    op = next((op for op in place.ops if op.kind == "LayerNormalization"), None)
+    if op is None:
         return None
-    node = draft.node(join.outputs[0])
-    draft.set_attribute(node, "axis", 1)
-    return planted(place.rule, ("attribute", node.output[0]), ("guard:", node.output[0]))
+    node = draft.node(op.outputs[0])
+    node.output.append(draft.fresh("mean"))
+    draft.output(node.output[1])
+    return planted("add_norm", ("arity", node.output[0]))
 
 
 MATMUL_BIAS = {
@@ -180,5 +181,9 @@ MATMUL_BIAS = {
     "weight overridable": weight_at_run_time("default"),
 }
 RESIDUAL = {"Sub for Add": root_kind("Sub"), "Mul for Add": root_kind("Mul")}
-ADD_NORM = {"Sub for Add": sum_kind("Sub"), "Mul for Add": sum_kind("Mul"), "native norm's axis": native_axis}
-CACHE: dict[str, object] = {}
+ADD_NORM = {
+    "Sub for Add": sum_kind("Sub"),
+    "Mul for Add": sum_kind("Mul"),
+    "native norm's axis": native_axis,
+    "native norm's mean": native_mean,
+}
