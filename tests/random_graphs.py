@@ -34,6 +34,14 @@ class Growing:
             self.values.append(out)
         return out
 
+    def split(self, wide: str, shaped: bool = True) -> tuple[str, str]:
+        """The two halves of the last axis."""
+        outs = f"split_{len(self.nodes)}_0", f"split_{len(self.nodes)}_1"
+        name = f"n{len(self.nodes)}"
+        self.nodes.append(helper.make_node("Split", [wide], outs, name=name, axis=-1, num_outputs=2))
+        self.values += outs if shaped else ()
+        return outs
+
     def number(self, value: float) -> str:
         return self.constant(np.array(value, self.dtype))
 
@@ -126,10 +134,58 @@ def rotation(g: Growing, x: str, other: str, way: int) -> str:
     return g.op("Add", g.op("Mul", x, g.weight(ROWS, WIDTH)), g.op("Mul", turned, g.weight(ROWS, WIDTH)))
 
 
+def fast_gelu(g: Growing, x: str, other: str, way: int) -> str:
+    cube = g.op("Pow", x, g.number(3)) if way & 1 else g.op("Mul", g.op("Mul", x, x), x)
+    inner = g.op("Add", x, g.op("Mul", cube, g.number(0.044715)))
+    tanh = g.op("Tanh", g.op("Mul", inner, g.number(0.7978846)))
+    return g.op("Mul", g.op("Mul", x, g.number(0.5)), g.op("Add", tanh, g.number(1)))
+
+
+def parts(g: Growing, x: str, other: str, way: int) -> str:
+    """Parts of one wider product, gated, added or joined again in the other order."""
+    wide = g.op("MatMul", x, g.weight(WIDTH, 2 * WIDTH), shaped=False)
+    first, second = g.split(wide)
+    if way & 1:
+        return g.op("Mul", g.op("Mul", first, g.op("Sigmoid", first)), second)
+    if way & 2:
+        return g.op("Add", native_norm(g, first, other, way), second)
+    joined = g.op("Concat", second, first, shaped=False, axis=-1)
+    return g.op("MatMul", joined, g.weight(2 * WIDTH, WIDTH))
+
+
+def heads(g: Growing, x: str, other: str, way: int) -> str:
+    """Heads of x, normed, moved, rotated or not, moved back and joined."""
+    units = g.op("Reshape", x, g.ints(0, 0, 2, WIDTH // 2), shaped=False)
+    mean = g.op("ReduceMean", g.op("Pow", units, g.number(2), shaped=False), g.ints(-1), shaped=False)
+    root = g.op("Sqrt", g.op("Add", mean, g.number(1e-3), shaped=False), shaped=False)
+    normed = g.op("Mul", g.op("Div", units, root, shaped=False), g.weight(WIDTH // 2), shaped=False)
+    if way & 1:
+        normed = g.op("Transpose", normed, shaped=False, perm=[0, 2, 1, 3])
+    if way & 2:
+        tables = (1, 1, ROWS, WIDTH // 2) if way & 1 else (1, ROWS, 1, WIDTH // 2)
+        lower, upper = g.split(normed, shaped=False)
+        turned = g.op("Concat", g.op("Neg", upper, shaped=False), lower, shaped=False, axis=-1)
+        cos = g.op("Mul", normed, g.weight(*tables), shaped=False)
+        normed = g.op("Add", cos, g.op("Mul", turned, g.weight(*tables), shaped=False), shaped=False)
+    if way & 1:
+        normed = g.op("Transpose", normed, shaped=False, perm=[0, 2, 1, 3])
+    return g.op("Reshape", normed, g.ints(0, 0, WIDTH))
+
+
+def rows(g: Growing, x: str, other: str, way: int) -> str:
+    """Rows of two values joined, and the last ones cut out again."""
+    joined = g.op("Concat", other, x, shaped=False, axis=1)
+    last = g.op("Slice", joined, g.ints(ROWS), g.ints(2 * ROWS), g.ints(1))
+    return g.op("MatMul", last, g.weight(WIDTH, WIDTH)) if way & 1 else last
+
+
 Move = Callable[[Growing, str, str, int], str]
 MOVES: Mapping[str, Move] = {
     move.__name__: move
-    for move in (rms, layer, native_norm, add, activation, plain, gate, product, attention, rotation)
+    for move in (
+        *(rms, layer, native_norm, add, activation, fast_gelu, plain, gate, product, attention, rotation),
+        *(parts, heads, rows),
+    )
 }
 
 

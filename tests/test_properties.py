@@ -31,7 +31,7 @@ SHIM = chips.load("any")
 NAMES = fuse.rule_names()
 CASES = [*graph_files.NAMES, *EXAMPLES]
 random_graphs = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
