@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from .draft import Draft, Place
-from .norms import roles as norm_roles
+from .norm_roles import roles as norm_roles
 
 #: A change at a place; False where it does not apply.
 Change = Callable[[Draft, Place], bool]

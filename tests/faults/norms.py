@@ -2,67 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import helper
 
 from fuse.ir import Op
 
 from .draft import Draft, Place, Planted, planted
-
-
-@dataclass(frozen=True)
-class Norm:
-    """The roles of a norm's ops; None where the place has none."""
-
-    square: Op
-    mean: Op
-    shift: Op | None
-    root: Op
-    divide: Op
-    weight: tuple[Op, int] | None
-    bias: tuple[Op, int] | None
-    centre: Op | None
-    centre_mean: Op | None
-
-
-def roles(place: Place) -> Norm | None:
-    squares = [op for op in place.ops if _is_square(place, op)]
-    if len(squares) != 1:
-        return None
-    square = squares[0]
-    mean = next((r for r in place.readers(square.outputs[0]) if r.kind.startswith("Reduce")), None)
-    if mean is None:
-        return None
-    value, shift, root = mean.outputs[0], None, None
-    while root is None:
-        reader = next(iter(place.readers(value)), None)
-        if reader is None:
-            return None
-        if reader.kind in ("Sqrt", "Pow"):
-            root = reader
-        elif reader.kind == "Add":
-            shift, value = reader, reader.outputs[0]
-        else:
-            return None
-    divide = next(iter(place.readers(root.outputs[0])), None)
-    if divide is None:
-        return None
-    vectors = {"Mul": None, "Add": None}
-    for op in place.of("Mul", "Add"):
-        index = place.constant_at(op)
-        if index is not None and place.scalar(op.inputs[index]) is None:
-            vectors[op.kind] = (op, index)
-    centre = next(iter(place.of("Sub")), None)
-    centre_mean = None if centre is None else place.maker(centre.inputs[1])
-    return Norm(square, mean, shift, root, divide, vectors["Mul"], vectors["Add"], centre, centre_mean)
-
-
-def _is_square(place: Place, op: Op) -> bool:
-    if op.kind == "Pow":
-        return place.scalar(op.inputs[1]) == 2
-    return op.kind == "Mul" and op.inputs[0] == op.inputs[1]
+from .norm_roles import dtype_of, roles, vector_or_eps
 
 
 def _rules(place: Place) -> str:
@@ -75,13 +21,9 @@ def exponent_3(draft: Draft, place: Place) -> Planted | None:
     if norm is None or norm.square.kind != "Pow":
         return None
     node = draft.node(norm.square.outputs[0])
-    number = draft.constant(np.array(3, draft_dtype(draft, place, norm.square)), "exponent")
+    number = draft.constant(np.array(3, dtype_of(place, norm.square)), "exponent")
     node.input[1] = number
     return planted(_rules(place), ("operand", number), ("operand", node.output[0]))
-
-
-def draft_dtype(draft: Draft, place: Place, op: Op) -> np.dtype:
-    return np.dtype({"f16": np.float16, "f64": np.float64}.get(place.graph.dtype(op.outputs[0]), np.float32))
 
 
 def square_of_two_values(draft: Draft, place: Place) -> Planted | None:
@@ -205,14 +147,14 @@ def root_power(draft: Draft, place: Place) -> Planted | None:
         return None
     node = draft.node(norm.root.outputs[0])
     node.op_type = "Pow"
-    number = draft.constant(np.array(0.25, draft_dtype(draft, place, norm.root)), "power")
+    number = draft.constant(np.array(0.25, dtype_of(place, norm.root)), "power")
     node.input.append(number)
     return planted(_rules(place), ("operand", number), ("operand", node.output[0]), ("op", node.output[0]))
 
 
 def _run_time(role: str, how: str):
     def plant(draft: Draft, place: Place) -> Planted | None:
-        found = _operand(draft, place, role)
+        found = vector_or_eps(draft, place, role)
         if found is None:
             return None
         node, index, array = found
@@ -223,26 +165,8 @@ def _run_time(role: str, how: str):
     return plant
 
 
-def _operand(draft: Draft, place: Place, role: str):
-    """The node, operand index and array of eps, weight or bias."""
-    norm = roles(place)
-    if norm is None:
-        return None
-    if role == "eps":
-        if norm.shift is None:
-            return None
-        op, index = norm.shift, place.constant_at(norm.shift)
-    else:
-        op, index = getattr(norm, role) or (None, None)
-    if op is None or index is None:
-        return None
-    node = draft.node(op.outputs[0])
-    array = draft.array(draft.below(node.input[index]))
-    return None if array is None else (node, index, array)
-
-
 def eps_for_each_lane(draft: Draft, place: Place) -> Planted | None:
-    found = _operand(draft, place, "eps")
+    found = vector_or_eps(draft, place, "eps")
     norm = roles(place)
     width = place.dims(norm.square.outputs[0])[-1] if norm is not None else None
     rows = place.dims(norm.square.outputs[0])[-2:-1] if norm is not None else ()
@@ -256,7 +180,7 @@ def eps_for_each_lane(draft: Draft, place: Place) -> Planted | None:
 
 def eps_other_type(draft: Draft, place: Place) -> Planted | None:
     """eps of another float type: no runtime takes it, and no rule may read it as if it were right."""
-    found = _operand(draft, place, "eps")
+    found = vector_or_eps(draft, place, "eps")
     if found is None:
         return None
     node, index, array = found
@@ -271,7 +195,7 @@ def _column(role: str):
     """A weight or bias along the rows instead of the lanes."""
 
     def plant(draft: Draft, place: Place) -> Planted | None:
-        found = _operand(draft, place, role)
+        found = vector_or_eps(draft, place, role)
         if found is None:
             return None
         node, index, array = found
@@ -298,7 +222,7 @@ def _one_number(role: str):
     """A weight or bias of one element: a scale, no weight."""
 
     def plant(draft: Draft, place: Place) -> Planted | None:
-        found = _operand(draft, place, role)
+        found = vector_or_eps(draft, place, role)
         if found is None:
             return None
         node, index, array = found
@@ -354,13 +278,13 @@ def numerator_2(draft: Draft, place: Place) -> Planted | None:
     if op is None:
         return None
     node = draft.node(op.outputs[0])
-    node.input[0] = draft.constant(np.array(2, draft_dtype(draft, place, op)), "numerator")
+    node.input[0] = draft.constant(np.array(2, dtype_of(place, op)), "numerator")
     return planted(_rules(place), ("operand", node.input[0]), ("operand", node.output[0]))
 
 
 def eps_of_every_norm(draft: Draft, place: Place) -> Planted | None:
     """One input is the eps of this norm and of every other that has the same number."""
-    found = _operand(draft, place, "eps")
+    found = vector_or_eps(draft, place, "eps")
     if found is None:
         return None
     node, index, array = found
