@@ -241,7 +241,7 @@ def _reading(m: Match) -> Built:
         names = (
             Alias(number, reader.inputs[0], how)
             for number, value in enumerate(reader.outputs)
-            if value and (how := views(m.graph, reader, value)) is not None
+            if m.graph.readers(value) and (how := views(m.graph, reader, value)) is not None
         )
         return Built(reader.kind, reader.inputs, dict(reader.attrs), reader.outputs, placements=tuple(names))
     sight = seen(reader)
