@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from random_graphs import RECIPES, Recipe
 from standing import standing
 
@@ -23,6 +24,7 @@ import fuse
 import reference
 from fuse import compiler
 from fuse.commands.examples import EXAMPLES, find
+from fuse.compiler import Step
 from fuse.ir import Graph, Op, leaves, unfuse
 from fuse.report import Decision, Report
 from fuse.types import INTEGERS
@@ -56,10 +58,10 @@ def placed(graph: Graph) -> list[tuple[str, int]]:
     )
 
 
-def settled(rows: Iterable[Decision], before: str) -> list[tuple[Any, ...]]:
+def settled(rows: Iterable[Decision], plan: Sequence[Step], at: int) -> list[tuple[Any, ...]]:
     """The fired and refused decisions of the steps before one: what was decided and why. Who took a
     place in later, and whether a later firing explains a near miss, is no part of it."""
-    earlier = set(NAMES[: NAMES.index(before)])
+    earlier = {step.name for step in plan[:at]}
     return [
         (row.id, row.kind, row.kernel, row.saves, row.reasons)
         for row in rows
@@ -135,6 +137,35 @@ def computed_by(graph: Graph) -> list[Any]:
     return [number(value) for value in graph.outputs] + list(numbers)
 
 
+@random_graphs
+@given(RECIPES, st.sampled_from(["any", "ort-cpu", "m3"]), st.integers(0, 60))
+def test_a_step_held_and_all_from_it_on(recipe: Recipe, chip: str, at: int) -> None:
+    """One step held changes no decision before it; all from it on give the graph of the steps before."""
+    graph, shim = fuse.load(recipe.model()), chips.load(chip)
+    plan = fuse.steps(shim)
+    at %= len(plan)
+    free = fuse.optimize(graph, shim=shim)
+    one = fuse.optimize(graph, shim=shim, held=[plan[at].name])
+    assert settled(one.report.decisions, plan, at) == settled(free.report.decisions, plan, at)
+    rest = fuse.optimize(graph, shim=shim, held=[step.name for step in plan[at:]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "steps", lambda shim: plan[:at])
+        assert standing(fuse.optimize(graph, shim=shim).graph) == standing(rest.graph)
+
+
+@random_graphs
+@given(RECIPES, st.sampled_from(chips.names()), st.integers(1, 3))
+def test_what_firings_save_adds_up(recipe: Recipe, chip: str, batch: int) -> None:
+    """Launches and bytes of the graph before, less those of the graph after, with every size known."""
+    graph = fuse.load(recipe.model())
+    report = fuse.optimize(graph, shim=chips.load(chip), dims={"batch": batch}).report
+    saved = [row.saves for row in report.fired()]
+    assert sum(one.launches or 0 for one in saved) == report.before.launches - report.after.launches
+    assert sum(int(one.bytes or 0) for one in saved) == int(report.before.bytes) - int(report.after.bytes)
+    ids = [row.id for row in report.decisions]
+    assert len(set(ids)) == len(ids)
+
+
 # ---- on the small graphs and the exports ---------------------------------------------------------
 @pytest.mark.parametrize("case", CASES)
 def test_every_firing_leaves_a_whole_graph(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +216,9 @@ def test_all_held_leaves_the_graph(case: str) -> None:
 @pytest.mark.parametrize("rule", NAMES)
 def test_holding_a_rule_leaves_earlier_decisions(case: str, rule: str) -> None:
     free, held = optimized(case), optimized(case, held=(rule,))
-    assert settled(held.report.decisions, rule) == settled(free.report.decisions, rule)
-    assert not held.report.fired(rule) or all(row.rule != rule for row in held.report.fired(rule))
+    plan, at = fuse.steps(SHIM), NAMES.index(rule)
+    assert settled(held.report.decisions, plan, at) == settled(free.report.decisions, plan, at)
+    assert all(row.rule != rule for row in held.report.fired())
 
 
 @pytest.mark.parametrize(
