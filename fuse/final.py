@@ -82,13 +82,13 @@ def _taken(record: Record, holders: Holders) -> bool:
 
 def _one_place(a: Record, b: Record) -> bool:
     """Whether two near misses name one fault of ops they share, or share most of the smaller one's ops;
-    or the first is told of an op that stands where the second wants another.
+    or the first ends inside the second, which is told already.
 
     A constant that several places read is a fault of each of them.
     """
     one: Any = a.miss
     two: Any = b.miss
-    if two.code == "op" and two.at == a.root:
+    if any(a.root in op.outputs for op in b.ops):
         return True
     first, second = {op.slot for op in a.ops}, {op.slot for op in b.ops}
     both = len(first & second)
