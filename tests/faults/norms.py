@@ -269,7 +269,10 @@ def mean_of_another(draft: Draft, place: Place) -> Planted | None:
         return None
     node = draft.node(norm.centre_mean.outputs[0])
     node.input[0] = other
-    return planted(_rules(place), ("same_value", node.output[0]))
+    answers = [("same_value", node.output[0])]
+    if len(place.of("Sub")) == 1:  # of two places either may be the odd one
+        answers.append(("same_value", norm.centre.outputs[0]))
+    return planted(_rules(place), *answers)
 
 
 def numerator_2(draft: Draft, place: Place) -> Planted | None:
