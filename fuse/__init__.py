@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuse.ablation import ablate
     from fuse.bisecting import bisect
-    from fuse.compiler import Optimized, candidate, classes_built, optimize, realizes, rule_names, steps
+    from fuse.compiler import Optimized, candidate, classes_built, optimize, rule_names, steps
+    from fuse.compiling import realizes
     from fuse.ir import Graph, Op, leaves, unfuse
     from fuse.lift import load
     from fuse.lower import save, to_proto
@@ -21,7 +22,7 @@ _HOMES = {
     "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower",
     "to_proto": "lower",
     "Optimized": "compiler", "optimize": "compiler", "steps": "compiler", "rule_names": "compiler",
-    "classes_built": "compiler", "realizes": "compiler", "candidate": "compiler", "Report": "report",
+    "classes_built": "compiler", "realizes": "compiling", "candidate": "compiler", "Report": "report",
     "FuseError": "types",
     "ablate": "ablation", "bisect": "bisecting",
 }  # fmt: skip

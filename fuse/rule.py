@@ -95,6 +95,8 @@ class Rule:
     reads: tuple[str, ...] = ()
     #: The rule matches primitives only: refused ops that nobody took are undone before it.
     primitives: bool = False
+    #: The rule runs again over what comes apart where refused ops that nobody took are undone.
+    again: bool = False
     #: Nothing is put where the chip refuses (a chip's own rule).
     only_whole: bool = False
     #: The rule places: what it builds keeps its kind, and reads or writes in place.

@@ -17,7 +17,7 @@ import chips
 import fuse
 from fuse import compiler
 from fuse.commands.examples import EXAMPLES, find
-from fuse.compiler import Step
+from fuse.compiling import Step
 from fuse.rule import Rule
 
 ROOT = Path(__file__).parent.parent

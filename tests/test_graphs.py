@@ -17,12 +17,9 @@ import fuse
 import reference
 from fuse.ir import unfuse
 from fuse.report import Decision
-from fuse.rules.table import RULES
 from fuse.text import text
 
 CHIPS = ("any", "none", "ort-cpu", "m3")
-#: What the chip none refuses by: it has no kernel of a class, and so none that reads or writes in place.
-NOT_ON_NONE = {"chip:not_linked", "chip:read_in_place", "chip:land_in_rows", "chip:land_in_units"}
 
 
 @cache
@@ -55,21 +52,6 @@ def test_values(name: str, chip: str) -> None:
     """By parts bit for bit, by definition within the tolerance of the type."""
     found = optimized(name, chip)
     assert reference.check(found.before, found.graph).bit_equal
-
-
-@pytest.mark.parametrize("name", graph_files.NAMES)
-def test_nothing_fires_on_none(name: str) -> None:
-    """And what would fire is refused, since no class is linked. From the first rule on that matches
-    primitives, refused members have come apart, so what is built of them has no place any more."""
-    found = optimized(name, "none")
-    assert not found.fired
-    assert standing(found.graph) == standing(found.before)
-    assert {code.code for row in found.report.refused() for code in row.reasons} <= NOT_ON_NONE
-    dissolves = next(n for n, rule in enumerate(RULES) if rule.primitives)
-    early = {rule.name for rule in RULES[:dissolves]}
-    fired = optimized(name, "any").report.fired()
-    wanted = {(row.rule, row.root) for row in fired if row.rule in early and row.absorbed_by is None}
-    assert wanted <= {(row.rule, row.root) for row in found.report.refused()}
 
 
 @pytest.mark.parametrize("name", graph_files.NAMES)

@@ -30,6 +30,7 @@ LAYERS = (
     "rules chip_rules",
     "rewriter explain",
     "report final",
+    "compiling",
     "compiler",
     "ablation bisecting",
     "cli commands",

@@ -24,7 +24,7 @@ import fuse
 import reference
 from fuse import compiler
 from fuse.commands.examples import EXAMPLES, find
-from fuse.compiler import Step
+from fuse.compiling import Step
 from fuse.ir import Graph, Op, leaves, unfuse
 from fuse.report import Decision, Report
 from fuse.types import INTEGERS

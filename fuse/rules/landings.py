@@ -174,7 +174,8 @@ land_in_rows = Rule(
     needs=(guard(cache_is_no_output, code="graph_output"),),
     builds=_landing,
     almost=lands_but_for_one_thing,
-    primitives=True,
+    reads=tuple(sorted(ROW_WRITERS)),
+    again=True,
     places=True,
 )
 
@@ -187,6 +188,7 @@ land_in_units = Rule(
     marks=("Concat",),
     builds=_landing,
     almost=lands_but_for_one_thing,
-    primitives=True,
+    reads=tuple(sorted(NORMS | ROTATIONS)),
+    again=True,
     places=True,
 )

@@ -177,6 +177,7 @@ moe_gather_in_operand = Rule(
     # a stack of weights picked from and multiplied by is all there is to it
     almost=lambda match, fault: fault.code.startswith("guard:"),
     builds=_gather_product,
+    again=True,
 )
 
 

@@ -260,7 +260,8 @@ read_in_place = Rule(
     needs=(guard(dims_are_known, code="unknown_shape"), guard(bounds_are_known, code="operand")),
     builds=_reading,
     almost=is_whole,
-    primitives=True,
+    reads=tuple(sorted(READERS)),
+    again=True,
     places=True,
     from_the_end=True,
 )
