@@ -176,7 +176,7 @@ def _check_meaning(loaded: Loaded, path: Path) -> None:
 
 def _check_rule(number: int, rule: OwnRule, loaded: Loaded, path: Path) -> None:
     """A chip's own rule stands beside a shared rule and sets kernel attributes that its class has."""
-    from fuse.compiler import rule_names
+    from fuse.engine.compiler import rule_names
 
     where: Where = ("rules", number)
     shared = rule_names()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuse.ablation import ablate
     from fuse.bisecting import bisect
-    from fuse.compiler import Optimized, candidate, classes_built, optimize, rule_names, steps
-    from fuse.compiling import realizes
+    from fuse.engine.compiler import Optimized, candidate, classes_built, optimize, rule_names, steps
+    from fuse.engine.compiling import realizes
     from fuse.ir import Graph, Op, leaves, unfuse
     from fuse.lift import load
     from fuse.lower import save, to_proto
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 #: Name -> the module it lives in. Imported when used, so that `import fuse` costs next to nothing.
 _HOMES = {
-    "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "load": "lift", "save": "lower",
-    "to_proto": "lower",
-    "Optimized": "compiler", "optimize": "compiler", "steps": "compiler", "rule_names": "compiler",
-    "classes_built": "compiler", "realizes": "compiling", "candidate": "compiler", "Report": "report",
-    "FuseError": "types",
-    "ablate": "ablation", "bisect": "bisecting",
+    "Graph": "ir", "Op": "ir", "leaves": "ir", "unfuse": "ir", "FuseError": "types",
+    "load": "lift", "save": "lower", "to_proto": "lower", "Report": "report",
+    "Optimized": "engine.compiler", "optimize": "engine.compiler", "candidate": "engine.compiler",
+    "steps": "engine.compiler", "rule_names": "engine.compiler", "classes_built": "engine.compiler",
+    "realizes": "engine.compiling", "ablate": "ablation", "bisect": "bisecting",
 }  # fmt: skip
 
 

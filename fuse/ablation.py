@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fuse.compiler import Progress, optimize
+from fuse.engine.compiler import Progress, optimize
 from fuse.ir import Graph
 from fuse.report import Report
-from fuse.report_bytes import Size, subtract_sizes
+from fuse.report.bytes import Size, subtract_sizes
 from fuse.shim import Shim
 
 

@@ -1,6 +1,6 @@
 """The first step of a compile, and in it the first firing, whose result changes what a model computes.
 
-Holding every step from one on leaves the graph as the steps before it made it (`fuse.compiler`), so
+Holding every step from one on leaves the graph as the steps before it made it (`fuse.engine.compiler`), so
 the steps are searched by halves; so are the firings of the step that is found, by undoing the later
 ones. What "changes" means is the caller's: a reference, a runtime, a program of the user's.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from fuse.compiler import Optimized, Progress, optimize
+from fuse.engine.compiler import Optimized, Progress, optimize
+from fuse.engine.record import Record, state
 from fuse.ir import Graph
-from fuse.record import Record, state
 from fuse.report import Decision
 from fuse.shim import Shim
 from fuse.types import FuseError

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from fuse.collecting import no_collecting
+from fuse.engine.collecting import no_collecting
 from fuse.ir import Graph
 from fuse.lifting.draft import read_graph
 from fuse.lifting.finish import finish

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import onnx
 
-from fuse.collecting import no_collecting
+from fuse.engine.collecting import no_collecting
 from fuse.ir import Graph, Model
 from fuse.lowering.files import replacing, write_data, write_model
 from fuse.lowering.model import Lowered, lowered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuse.report import Decision
-from fuse.report_diff import KINDS, ChangeGroup, Diff
+from fuse.report.diff import KINDS, ChangeGroup, Diff
 from reports.text import align
 from reports.words import cause, clean, clip, short_code
 

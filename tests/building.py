@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 
 ELEMENTS = {np.float32: TensorProto.FLOAT, np.float16: TensorProto.FLOAT16, np.float64: TensorProto.DOUBLE}
 

@@ -16,7 +16,7 @@ from onnx import ModelProto
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 from fuse.ir import Op
 from reference.compare import difference
 

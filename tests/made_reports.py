@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuse.engine.record import Miss, Outcome, Record
 from fuse.ir import Graph, Model, Op, leaves, make_base
-from fuse.record import Miss, Outcome, Record
 from fuse.report import Decision, Report, build
 from fuse.shim import Limit
 from fuse.types import Dim, Type, symbol

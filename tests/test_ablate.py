@@ -11,7 +11,7 @@ import chips
 import fuse
 from fuse.ablation import Ablation
 from fuse.commands.examples import HERE
-from fuse.report_bytes import subtract_sizes
+from fuse.report.bytes import subtract_sizes
 
 LLAMA = HERE / "llama.onnx"
 SIZES = {"batch": 1, "seq": 8, "past": 16}

@@ -15,9 +15,9 @@ from command_line import command
 
 import chips
 import fuse
-from fuse import compiler
 from fuse.commands.examples import EXAMPLES, find
-from fuse.compiling import Step
+from fuse.engine import compiler
+from fuse.engine.compiling import Step
 from fuse.rule import Rule
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from holding import built, counts, held, missed, nothing
 from onnx import TensorProto
 
 import fuse
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 from fuse.ir import Op
 
 

@@ -16,8 +16,8 @@ from onnx import ModelProto, TensorProto, helper
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
-from fuse.rewriter import Sweep, compile_rule
+from fuse.engine.compiler import Optimized
+from fuse.engine.rewriter import Sweep, compile_rule
 from fuse.rules.table import RULES
 from reference.compare import difference
 

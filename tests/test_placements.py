@@ -17,11 +17,11 @@ import chips
 import fuse
 import reference
 from fuse import forms
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
+from fuse.engine.rewriter import Whole, fit
 from fuse.match import Fault, Match
 from fuse.placement import Alias, Land, Read
 from fuse.placing import seen
-from fuse.rewriter import Whole, fit
 from fuse.rule import Built
 from fuse.rules.placements import chains
 from fuse.text import op_text

@@ -22,9 +22,9 @@ from standing import standing
 import chips
 import fuse
 import reference
-from fuse import compiler
 from fuse.commands.examples import EXAMPLES, find
-from fuse.compiling import Step
+from fuse.engine import compiler
+from fuse.engine.compiling import Step
 from fuse.ir import Graph, Op, leaves, unfuse
 from fuse.report import Decision, Report
 from fuse.types import INTEGERS

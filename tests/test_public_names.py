@@ -10,7 +10,7 @@ import pytest
 import chips
 import fuse
 from fuse.classes import CLASSES
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 from fuse.shim import Refused, Whole
 from fuse.types import FuseError
 

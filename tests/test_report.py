@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from made_reports import READ, WIDE, Maker, by_root, graph, mixed, symbolic
 from pydantic import ValidationError
 
-from fuse.record import Record
+from fuse.engine.record import Record
 from fuse.report import Decision, Report
-from fuse.report_absorbed import absorbers
-from fuse.report_bytes import add_sizes, known_bytes, read_size, size_text
-from fuse.report_place import Places
+from fuse.report.absorbed import absorbers
+from fuse.report.bytes import add_sizes, known_bytes, read_size, size_text
+from fuse.report.place import Places
 from fuse.types import Dim, add, mul, symbol
 
 SCHEMA = Path(__file__).parent.parent / "reports" / "report.schema.json"

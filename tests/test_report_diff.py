@@ -12,7 +12,7 @@ import chips
 import fuse
 from fuse.commands.examples import find
 from fuse.report import Report
-from fuse.report_diff import state
+from fuse.report.diff import state
 
 SIDES = (("any", ""), ("ort-cpu", ""), ("m3", ""), ("any", "rms_norm"), ("any", "attention"))
 

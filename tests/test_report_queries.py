@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_reports import READ, WIDE, Maker, by_root, graph, mixed
 
-from fuse.record import Miss, Record
+from fuse.engine.record import Miss, Record
 
 
 # ---- queries ------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from rule_seeds import SEEDS, WIDTH, lanes
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
-from fuse.explain import MOVES
+from fuse.engine.compiler import Optimized
+from fuse.engine.explain import MOVES
 from fuse.pattern import Pattern
 from fuse.rule import Rule
 from fuse.rules.table import RULES

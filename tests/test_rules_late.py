@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 
 K, N = 8, 6
 BLOCKS = ("attention_block", "mlp_block", "transformer_layer", "elementwise_region")

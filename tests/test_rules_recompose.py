@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 import fuse
-from fuse.normalization_form import group_norm as group_norm_form
+from fuse.forms.normalizations import group_norm as group_norm_form
 
 DTYPE = st.sampled_from([np.float32, np.float16])
 

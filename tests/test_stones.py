@@ -16,7 +16,7 @@ import fuse
 import reference
 from fuse.classes import CLASSES
 from fuse.commands.examples import EXAMPLES, find
-from fuse.record import Record
+from fuse.engine.record import Record
 from fuse.shim import Shim
 
 #: Small graphs, the example exports, and the example of each rule.

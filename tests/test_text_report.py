@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from made_reports import LAYERS, READ, WIDE, Maker, graph, mixed, symbolic
 
-from fuse.record import Miss
+from fuse.engine.record import Miss
 from fuse.report import Check, Report
 from reports import FORMS, View, render
 from reports.text import PAGE

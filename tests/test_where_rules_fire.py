@@ -9,7 +9,7 @@ import pytest
 import where_rules_fire
 from where_rules_fire import SHAPES, fired, nowhere, over, own_graphs, page
 
-from fuse.compiler import rule_names
+from fuse.engine.compiler import rule_names
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "where_rules_fire.md"

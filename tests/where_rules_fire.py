@@ -18,7 +18,7 @@ import onnx
 
 import chips
 import fuse
-from fuse.compiler import rule_names
+from fuse.engine.compiler import rule_names
 from fuse.types import FuseError
 
 EXAMPLES = Path(fuse.__file__).parent / "examples"

@@ -14,7 +14,7 @@ from fuse.commands.output import check_target, complain, progress, say, width, w
 from fuse.types import FuseError
 
 if TYPE_CHECKING:
-    from fuse.compiler import Optimized
+    from fuse.engine.compiler import Optimized
     from fuse.report import Report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuse import layout as lay
-from fuse.attention_form import Core, core
+from fuse.forms.attentions import Core, core
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.layout import Atom, Layout

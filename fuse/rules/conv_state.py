@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from fuse import forms
 from fuse import layout as lay
+from fuse.forms.recurrences import causal_conv
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.pattern import HOLE, Mul, Reshape, Slice, Transpose, anything, form, star
-from fuse.recurrence_form import causal_conv
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.attention_axes import result_layout
 from fuse.rules.delta_solve import integers

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from fuse import forms
-from fuse.convolution_form import conv
+from fuse.forms.convolutions import conv
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match

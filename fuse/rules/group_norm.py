@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fuse.forms.modulations import filled_with
 from fuse.guards import dims_text, float_narrower_than_f64
 from fuse.match import Fault, Match
-from fuse.modulation_form import filled_with
 from fuse.pattern import Add, Mul, Reshape, anything, constant, kind
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims, divide

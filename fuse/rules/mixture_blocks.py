@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fuse import forms
+from fuse.forms.mixtures import Mixture, gated, mixture
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.mixture_form import Mixture, gated, mixture
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.mixture_facts import picks_experts
 from fuse.rules.mixture_patterns import FLAT_KINDS, member

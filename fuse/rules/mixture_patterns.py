@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fuse import forms
+from fuse.forms.mixtures import gated
 from fuse.ir import Graph, Op
 from fuse.match import compile_pattern
-from fuse.mixture_form import gated
 from fuse.pattern import (
     HOLE,
     LAST,

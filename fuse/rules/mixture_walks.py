@@ -10,7 +10,7 @@ import numpy as np
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.plausible import FAMILIES
+from fuse.match.plausible import FAMILIES
 from fuse.rule import Wrong
 from fuse.rules import mixture_patterns as patterns
 from fuse.rules.mixture_facts import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from fuse import forms
 from fuse.classes import CLASSES
+from fuse.forms.mixtures import Mixture, gated, mixture
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.mixture_form import Mixture, gated, mixture
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules.mixture_facts import Expert, Facts
 from fuse.rules.mixture_patterns import FLAT_KINDS, member

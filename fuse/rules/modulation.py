@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fuse import forms
+from fuse.forms.modulations import affine_operand, gated_branch, narrower
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.modulation_form import affine_operand, gated_branch, narrower
 from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.norm_composites import norm_attrs

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fuse import forms
+from fuse.forms.modulations import affine_operand, gated_branch, is_modulated
 from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.modulation_form import affine_operand, gated_branch, is_modulated
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims

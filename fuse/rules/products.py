@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuse import forms
+from fuse.forms.mixtures import sums_experts
 from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.mixture_form import sums_experts
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 

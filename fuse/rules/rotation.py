@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from fuse.guards import casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.match.plausible import UNARY
 from fuse.pattern import (
     ANY,
     HOLE,
@@ -24,7 +25,6 @@ from fuse.pattern import (
     anything,
     star,
 )
-from fuse.plausible import UNARY
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
 
 x, cos, sin = anything("x"), anything("cos"), anything("sin")

@@ -14,7 +14,7 @@ import onnx.inliner
 import chips
 import fuse
 import reference
-from fuse.compiler import Optimized
+from fuse.engine.compiler import Optimized
 from fuse.ir import leaves
 from reference.check import Mismatch
 from reference.feeds import feeds as random_feeds

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuse.classes import CLASSES
+from fuse.engine.record import Record
 from fuse.ir import Op
-from fuse.record import Record
 
 #: (graph, slot) -> the slots of each op that fired there.
 Holders = dict[tuple[str, int], list[frozenset[int]]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from fuse.engine.record import Record, state
 from fuse.ir import Graph, Op
 from fuse.placing import aliases
-from fuse.record import Record, state
-from fuse.report_bytes import size_text
-from fuse.report_rows import Saves
+from fuse.report.bytes import size_text
+from fuse.report.rows import Saves
 from fuse.types import UNKNOWN, Dim, Type, add, mul, nbytes
 
 #: Operators that no runtime launches a kernel for: they only say how bytes are read.

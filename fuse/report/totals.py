@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import ItemsView, Iterator
 
 from fuse.ir import Graph
-from fuse.report_rows import Coverage, Totals
-from fuse.report_saves import launched, sum_bytes
+from fuse.report.rows import Coverage, Totals
+from fuse.report.saves import launched, sum_bytes
 from fuse.types import UNKNOWN, Dim, Type
 
 #: Operators of ai.onnx that are a fusion already; every operator of com.microsoft counts as one.

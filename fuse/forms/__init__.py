@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fuse.attributes import from_end
+from fuse.forms.mixtures import mixture as mixture
+from fuse.forms.recurrences import causal_conv as causal_conv
+from fuse.forms.recurrences import delta as delta
 from fuse.ir import Graph, Op
-from fuse.mixture_form import mixture as mixture
+from fuse.match.plausible import run_time
 from fuse.placing import seen
-from fuse.plausible import run_time
-from fuse.recurrence_form import causal_conv as causal_conv
-from fuse.recurrence_form import delta as delta
 
 
 class Norm(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuse.declare import REQUIRED, Attr, declare
+from fuse.classes.declare import REQUIRED, Attr, declare
 
 ATTENTION = {
     "q_layout": Attr(

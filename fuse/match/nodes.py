@@ -8,8 +8,8 @@ from typing import Any
 from fuse.attributes import DATA_OPERANDS, attribute
 from fuse.ir import Op
 from fuse.match import EFFORT, Match, Matcher, below, best_of, compile_pattern
+from fuse.match.plausible import UNARY, substitutes
 from fuse.pattern import ANY, COMMUTATIVE, LAST, Node, root_kinds
-from fuse.plausible import UNARY, substitutes
 
 
 def show_attribute(name: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fuse.record import Record
+from fuse.engine.record import Record
 
 Leaf = tuple[str, int]
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fuse.report_bytes import Size, add_sizes, known_bytes
+from fuse.report.bytes import Size, add_sizes, known_bytes
 
 if TYPE_CHECKING:
-    from fuse.report_rows import Decision, Limit, Miss, Report
+    from fuse.report.rows import Decision, Limit, Miss, Report
 
 #: Outcome kind -> the word that tables and messages use.
 WORDS = {"fired": "fired", "held": "held", "refused": "refused", "near_miss": "near"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fuse import shim as chip
-from fuse.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
+from fuse.engine.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
 from fuse.pattern import Pattern, all_kinds, attributes, depth_of, kinds_above, root_kinds

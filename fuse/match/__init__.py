@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
+from fuse.match.plausible import constant_like, run_time, truer
 from fuse.pattern import (
     Alternatives,
     Anything,
@@ -21,7 +22,6 @@ from fuse.pattern import (
     Runtime,
     children,
 )
-from fuse.plausible import constant_like, run_time, truer
 
 Matcher = Callable[["Match", str], bool]
 #: How many nodes one run that explains may look at: what is almost the pattern is found long before.
@@ -178,11 +178,11 @@ def _truer(m: Match, held: Fault | None) -> bool:
 
 def compile_pattern(pattern: Pattern, path: str = "", shared: frozenset[int] | None = None) -> Matcher:
     """The function that matches a value against a pattern. shared: patterns that occur more than once."""
-    from fuse import match_nodes, match_stars, product
+    from fuse.match import nodes, product, stars
 
     if shared is None:
         shared = _shared(pattern)
-    tables = (_COMPILERS, match_nodes.COMPILERS, match_stars.COMPILERS, product.COMPILERS)
+    tables = (_COMPILERS, nodes.COMPILERS, stars.COMPILERS, product.COMPILERS)
     make = next(table[type(pattern)] for table in tables if type(pattern) in table)
     return make(pattern, path, shared)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
 from pathlib import PurePosixPath, PureWindowsPath
 
+from fuse.engine.record import Record
 from fuse.ir import Graph, Model, Op
-from fuse.record import Record
-from fuse.report_absorbed import absorbers
-from fuse.report_place import Places
-from fuse.report_query import Found, Group, counts, grouped, known_names, nearest
-from fuse.report_rows import (
+from fuse.report.absorbed import absorbers
+from fuse.report.place import Places
+from fuse.report.query import Found, Group, counts, grouped, known_names, nearest
+from fuse.report.rows import (
     Check,
     ChipId,
     Count,
@@ -28,8 +28,8 @@ from fuse.report_rows import (
     Saves,
     Totals,
 )
-from fuse.report_saves import FREE_VIEWS, Ledger
-from fuse.report_totals import kinds, totals
+from fuse.report.saves import FREE_VIEWS, Ledger
+from fuse.report.totals import kinds, totals
 from fuse.version import VERSION
 
 __all__ = [

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match
-from fuse.plausible import UNARY, kin
+from fuse.match.plausible import UNARY, kin
 
 if TYPE_CHECKING:
-    from fuse.rewriter import CompiledRule, Sweep
+    from fuse.engine.rewriter import CompiledRule, Sweep
 
 #: How many ops a climb from a mark to possible roots may visit.
 CLIMB_LIMIT = 48

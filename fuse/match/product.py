@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
 from fuse.match import EFFORT, Fault, Match, Matcher, below, close, compile_pattern, shown
+from fuse.match.plausible import constant_like, run_time, substitutes, truer
 from fuse.pattern import Anything, Times
-from fuse.plausible import constant_like, run_time, substitutes, truer
 
 #: A product of more multiplications than this is no activation's.
 MAX_MULTIPLICATIONS = 8

@@ -8,13 +8,13 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fuse.chip_rules import rule_of
 from fuse.classes import CLASSES
-from fuse.collecting import no_collecting
-from fuse.compiling import Compile, Step
-from fuse.final import final
+from fuse.engine.chip_rules import rule_of
+from fuse.engine.collecting import no_collecting
+from fuse.engine.compiling import Compile, Step
+from fuse.engine.final import final
+from fuse.engine.record import Record
 from fuse.ir import Graph, Op
-from fuse.record import Record
 from fuse.rule import Rule
 from fuse.rules.table import ADVANCE, LATE, RULES
 from fuse.shim import Candidate, Shim

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fuse.classes_sequences import ATTENTION, SEQUENCES
-from fuse.declare import REQUIRED as REQUIRED
-from fuse.declare import Attr as Attr
-from fuse.declare import FusedClass as FusedClass
-from fuse.declare import declare as _declare
+from fuse.classes.declare import REQUIRED as REQUIRED
+from fuse.classes.declare import Attr as Attr
+from fuse.classes.declare import FusedClass as FusedClass
+from fuse.classes.declare import declare as _declare
+from fuse.classes.sequences import ATTENTION, SEQUENCES
 
 _RMS = {
     "eps": Attr(REQUIRED, "added to the mean square before the root"),

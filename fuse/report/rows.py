@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fuse.report_query import Found, Group, answering, counts, grouped, holds, of
+from fuse.report.query import Found, Group, answering, counts, grouped, holds, of
 
 if TYPE_CHECKING:
-    from fuse.report_diff import Diff
+    from fuse.report.diff import Diff
 
 
 class Row(BaseModel):
@@ -261,7 +261,7 @@ class Report(Row):
 
     def diff(self, other: Report) -> Diff:
         """What changed from this report to another: places that are lost, gained, moved or otherwise."""
-        from fuse.report_diff import diff
+        from fuse.report.diff import diff
 
         return diff(self, other)
 

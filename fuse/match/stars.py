@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from fuse.ir import Graph
 from fuse.match import Match, Matcher, Taken, below, best_of, compile_pattern
-from fuse.match_nodes import node
+from fuse.match.nodes import node
+from fuse.match.plausible import UNARY, substitutes
 from fuse.pattern import COMMUTATIVE, Alternatives, Form, Node, Pattern, Star, root_kinds
-from fuse.plausible import UNARY, substitutes
 from fuse.types import Expr
 
 

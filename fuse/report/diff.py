@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from fuse.report_rows import Decision, Report
+    from fuse.report.rows import Decision, Report
 
 #: gained: it fires now. lost: it fired. changed: another reason or outcome, fired neither time. moved: it
 #: fires both times, as another class or over more or fewer ops. new, gone: a place of one report alone.

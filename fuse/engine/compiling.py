@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fuse.classes import CLASSES
-from fuse.explain import Near
+from fuse.engine.explain import Near
+from fuse.engine.record import Miss, Outcome, Record, state
+from fuse.engine.rewriter import CompiledRule, Sweep, compile_rule
+from fuse.engine.rewriter import Whole as Placed
 from fuse.ir import Graph, Op, leaves
 from fuse.placing import realized
-from fuse.record import Miss, Outcome, Record, state
-from fuse.rewriter import CompiledRule, Sweep, compile_rule
-from fuse.rewriter import Whole as Placed
 from fuse.rule import Rule
 from fuse.shim import Candidate, Refused, Shim, Whole
 
