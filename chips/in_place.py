@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chips.schema import ChipFile, InPlace
+from fuse.classes import CLASSES
 from fuse.ir import Op
 from fuse.placement import Alias, Axes, Item, Land, Part, Placement, Read, Rows, Shape, View
-from fuse.placing import aliases, seen
+from fuse.placing import seen
 from fuse.shim import Candidate, Limit
 
 #: A view as chip files write it. A shape alone moves nothing, so it needs no word.
@@ -32,23 +33,45 @@ def row_of(spec: ChipFile, kind: str) -> InPlace | None:
 def refusals(spec: ChipFile, candidate: Candidate) -> tuple[Limit, ...]:
     """Every placement that the chip does not make, each once."""
     found: dict[Limit, None] = {}
-    if aliases(candidate.op):
-        for op, read in _readers(candidate):
-            found.update(dict.fromkeys(_read_limits(spec, candidate, op, read)))
+    for op, read in (*_of_names(candidate), *_by_name(candidate)):
+        found.update(dict.fromkeys(_read_limits(spec, candidate, op, read)))
     for placement in candidate.op.placements:
         found.update(dict.fromkeys(_limits(spec, candidate, placement)))
     return tuple(found)
 
 
-def _readers(candidate: Candidate) -> Iterator[tuple[Op, Read]]:
-    """Who reads a name for parts of a value, with the read that it makes of it."""
+def _of_names(candidate: Candidate) -> Iterator[tuple[Op, Read]]:
+    """Who reads what the candidate only names, with the read that it makes of it."""
     graph, op = candidate.graph, candidate.op
-    for alias in (placement for placement in op.placements if isinstance(placement, Alias)):
-        value = op.outputs[alias.output]
-        for slot in graph.readers(value):
+    for alias in _aliases(op):
+        for slot in graph.readers(op.outputs[alias.output]):
             reader = graph.slots[slot]
             if reader is not None:
-                yield reader, Read(reader.inputs.index(value), value, alias.base, alias.views)
+                yield from _reads(reader, op.outputs[alias.output], alias)
+
+
+def _by_name(candidate: Candidate) -> Iterator[tuple[Op, Read]]:
+    """What the candidate reads that is only a name for parts of another value."""
+    for value in dict.fromkeys(candidate.op.inputs):
+        named = candidate.graph.producer(value) if value else None
+        if named is not None and named.placements:
+            for alias in _aliases(named):
+                if named.outputs[alias.output] == value:
+                    yield from _reads(candidate.op, value, alias)
+
+
+def _aliases(op: Op) -> list[Alias]:
+    return [placement for placement in op.placements if isinstance(placement, Alias)]
+
+
+def _reads(op: Op, value: str, alias: Alias) -> Iterator[tuple[Op, Read]]:
+    """Who reads a name: the op, or those of its members that do where it only gathers them."""
+    if op.kind in CLASSES and CLASSES[op.kind].composite:
+        for part in op.parts:
+            if value in part.inputs:
+                yield from _reads(part, value, alias)
+    else:
+        yield op, Read(op.inputs.index(value), value, alias.base, alias.views)
 
 
 def _limits(spec: ChipFile, candidate: Candidate, placement: Placement) -> Iterator[Limit]:

@@ -66,8 +66,18 @@ class Chip:
     def judge(self, candidate: Candidate) -> Whole | Refused:
         """Whole, or every limit that refuses. A kernel that exists and loses by measure is refused
         with the single limit `chip:not_preferred`."""
-        if candidate.op.placements:
-            return self._placed(candidate)
+        limits = in_place.refusals(self.spec, candidate)
+        below = in_place.beneath(candidate)
+        found = self._of_class(below) if below.op.kind in CLASSES else None
+        if limits or isinstance(found, Refused):
+            return Refused(limits + (found.limits if isinstance(found, Refused) else ()))
+        row = in_place.row_of(self.spec, below.op.kind) if candidate.op.placements else None
+        if row is not None and (row.kernel or found is None):
+            return Whole(row.kernel or below.op.kind, row.note, row.evidence)
+        return found or Whole("no kernel: a name for what others read", "", "docs")
+
+    def _of_class(self, candidate: Candidate) -> Whole | Refused:
+        """What the limits of its class say of a candidate."""
         kind = candidate.op.kind
         entry = self.entry(kind)
         if entry is None or entry.lacks is not None:
@@ -93,18 +103,6 @@ class Chip:
             return Refused((Limit("chip:not_preferred", preference.want, preference.got),))
         notes = (entry.note, found.note, _empty_rows(at, entry), _prepared(at, entry))
         return Whole(found.kernel, "; ".join(filter(None, notes)), entry.evidence)
-
-    def _placed(self, candidate: Candidate) -> Whole | Refused:
-        """The class's own limits on what computes, and what the chip reads and writes in place."""
-        limits = in_place.refusals(self.spec, candidate)
-        below = in_place.beneath(candidate)
-        found = self.judge(below) if below.op.kind in CLASSES else None
-        if limits or isinstance(found, Refused):
-            return Refused(limits + (found.limits if isinstance(found, Refused) else ()))
-        row = in_place.row_of(self.spec, below.op.kind)
-        if row is not None and (row.kernel or found is None):
-            return Whole(row.kernel or below.op.kind, row.note, row.evidence)
-        return found or Whole("no kernel: a name for what others read", "", "docs")
 
 
 def ways(entry: Entry) -> tuple[Way, ...]:

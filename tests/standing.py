@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import fuse
+from fuse.engine.compiling import Compile
 from fuse.ir import Graph, Op
+from fuse.shim import Shim
 
 
 def standing(graph: Graph) -> list[Any]:
@@ -18,3 +21,13 @@ def _op(op: Op) -> tuple[Any, ...]:
     }
     parts = tuple(map(_op, op.parts))
     return (op.kind, op.inputs, op.outputs, attrs, parts, op.name, op.slot, op.placements)
+
+
+def first_steps(graph: Graph, shim: Shim, count: int) -> Compile:
+    """What a compile's first steps make of a graph, closed; the rest of the plan stays known."""
+    plan = fuse.steps(shim)
+    work = Compile(graph.copy(), shim)
+    for index in range(count):
+        work.run(plan, (), index)
+    work.close(plan[:count], ())
+    return work

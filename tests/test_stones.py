@@ -9,7 +9,7 @@ from pathlib import Path
 import graph_files
 import pytest
 import rule_examples
-from standing import standing
+from standing import first_steps, standing
 
 import chips
 import fuse
@@ -111,3 +111,63 @@ def test_a_decision_is_told_once() -> None:
         found = fuse.optimize(graph(name), shim=chips.load("none"))
         told = [(r.rule, r.root, r.op.placements) for r in found.records if r.op is not None]
         assert len(told) == len(set(told)), name
+
+
+def own_chip(folder: Path, classes: str, in_place: str = "") -> Shim:
+    """A chip with these classes, and these that read rows and transposes in place."""
+    entry = "kernel: k, evidence: docs, source: [a page]"
+    lines = ["name: own-chip", "about: a chip of this test", "runtime: {name: own}", "classes:"]
+    lines += [f"  {name}: {{{entry}}}" for name in classes.split()]
+    lines += ["in_place:"] * bool(in_place)
+    lines += [
+        f"  {name}: {{reads: [rows, transpose], evidence: docs, source: [a page]}}"
+        for name in in_place.split()
+    ]
+    path = folder / "own-chip.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return chips.load(path)
+
+
+def test_no_name_stands_for_what_a_refused_op_would_read(tmp_path: Path) -> None:
+    """Rows of the embedding that the first norm and the residual read: a chip that would read them in
+    place in norms that it does not run still copies them."""
+    shim = own_chip(tmp_path, "attention", "rms_norm add_norm")
+    found = fuse.optimize(graph("llama"), shim=shim)
+    assert not found.report.fired("read_in_place")
+    assert {row.reasons[0].code for row in found.report.refused("read_in_place")} == {
+        "chip:not_linked",
+        "chip:read_in_place",
+    }
+
+
+def test_a_name_is_read_by_the_members_of_a_block(tmp_path: Path) -> None:
+    """A layer reads in place what its norms read so, and what reads a name beside it must do so too."""
+    shim = own_chip(tmp_path, "rms_norm add_norm transformer_layer", "rms_norm add_norm")
+    found = fuse.optimize(graph("llama"), shim=shim)
+    assert len(found.report.fired("transformer_layer")) == 2
+    (named,) = found.report.fired("read_in_place")
+    assert named.kinds == ("Gather",)
+
+
+def test_what_a_held_step_needs_stands_all_the_same(tmp_path: Path) -> None:
+    """The products that a later step quantizes together are not left to a region where it is held."""
+    shim = own_chip(tmp_path, "elementwise_region quant_shared")
+    name = "quantized_matmul_shared"
+    free = fuse.optimize(graph(name), shim=shim)
+    held = fuse.optimize(graph(name), shim=shim, held=["quant_shared"])
+    assert free.report.fired("quant_shared")
+    assert held.report.held("quant_shared")
+    assert held.report.fired("elementwise_region") == free.report.fired("elementwise_region")
+    assert standing(held.graph) == standing(
+        first_steps(graph(name), shim, free.steps.index("quant_shared")).graph
+    )
+
+
+def test_a_held_block_is_not_taken_for_what_comes_apart(tmp_path: Path) -> None:
+    """What is read in place of a refused op's parts is found when they come apart, whether the steps
+    after it are held or not there."""
+    name = "example of attention_block"
+    shim = own_chip(tmp_path, "attention_block", "MatMul")
+    at = fuse.rule_names().index("attention_block")
+    held = fuse.optimize(graph(name), shim=shim, held=fuse.rule_names()[at:])
+    assert standing(held.graph) == standing(first_steps(graph(name), shim, at).graph)

@@ -173,7 +173,7 @@ def optimize(
         if progress is not None:
             progress(index, len(plan), step.name)
         work.run(plan, held, index)
-    work.close()
+    work.close(plan, held)
     work.tell_would()
     if progress is not None:
         progress(len(plan), len(plan), "done")

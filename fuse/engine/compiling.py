@@ -13,7 +13,7 @@ from fuse.engine.record import Miss, Outcome, Record, state
 from fuse.engine.rewriter import CompiledRule, Sweep, compile_rule
 from fuse.engine.rewriter import Whole as Placed
 from fuse.ir import Graph, Op, leaves
-from fuse.placing import realized
+from fuse.placing import aliases, realized
 from fuse.rule import Rule
 from fuse.shim import Candidate, Refused, Shim, Whole
 
@@ -78,34 +78,49 @@ class Compile:
         """One step of the plan.
 
         Refused ops that no step from here on reads come apart before it; before a rule that matches
-        primitives all do, and earlier rules that run again see what they were made of.
+        primitives all do that no later step needs. A held step leaves the graph as it is.
         """
         last = _last_reader(plan)
-        rule = plan[index].rule
+        step = plan[index]
         if self.stones:
             self.dissolve_stones(lambda path, kind: last.get(kind, -1) >= index)
-        if rule.primitives:
-            if self.stones:
-                self._go_on_with_stones(plan[index:], held)
-            self._dissolve_unneeded()
-            if self.loose:
-                for step in plan[:index]:
-                    if step.rule.again:
-                        self._step(step, held)
-                        self._dissolve_unneeded()
-                self.loose = False
-        self._step(plan[index], held)
-
-    def _step(self, step: Step, held: tuple[str, ...]) -> None:
-        if step.name in held:
-            self.step(step.rule, self.graph.copy(), held=True)
-        else:
+        if step.rule.primitives and self.stones:
+            self._go_on_with_stones(plan[index:], held)
+        if step.name not in held:
+            if step.rule.primitives:
+                self._come_apart(plan[:index], held)
             self.step(step.rule, self.graph, held=False)
+        elif step.rule.primitives:
+            twin = self._twin()
+            twin._come_apart(plan[:index], held)
+            self.step(step.rule, twin.graph, held=True)
+        else:
+            self.step(step.rule, self.graph.copy(), held=True)
+
+    def _come_apart(self, done: tuple[Step, ...], held: tuple[str, ...]) -> None:
+        """Undo the refused ops that no later step needs; earlier rules that run again see what they were
+        made of."""
+        self._dissolve_unneeded()
+        if not self.loose:
+            return
+        for step in done:
+            if step.rule.again and step.name in held:
+                self.step(step.rule, self.graph.copy(), held=True)
+            elif step.rule.again:
+                self.step(step.rule, self.graph, held=False)
+                self._dissolve_unneeded()
+        self.loose = False
 
     def _go_on_with_stones(self, steps: tuple[Step, ...], held: tuple[str, ...]) -> None:
         """Take these steps on a copy where refused ops stand on: what the chip refuses of that is told, and
-        what it runs whole keeps the refused ops in it and behind it standing."""
-        copy = Compile(self.graph.copy(), self.shim)
+        what it runs whole keeps the refused ops in it and behind it standing.
+
+        They stand on though the step that needs them is held: that changes no decision before it.
+        """
+        free = self._taken(steps)
+        withheld = {step.name for step in steps}.intersection(held)
+        told = self._taken(tuple(s for s in steps if s.name not in withheld)) if withheld else free
+        self.would += [record for record in told if record.outcome == "refused"]
         primitives = {step.name for step in steps if step.rule.primitives}
         #: value -> the refused ops that make or read it: a rule may have come from one that reads
         beside: dict[str, list[str]] = {}
@@ -113,15 +128,28 @@ class Compile:
             op = stone.graph.producer(path)
             for value in (path, *(op.inputs if op is not None else ())):
                 beside.setdefault(value, []).append(path)
-        for step in steps:
-            if step.name not in held:
-                copy.step(step.rule, copy.graph, held=False)
-        for record in copy.records:
-            if record.outcome == "refused":
-                self.would.append(record)
-            elif record.op is not None and record.rule not in primitives:
+        for record in free:
+            if record.outcome == "fired" and record.rule not in primitives:
                 made = (value for leaf in record.ops for value in leaf.outputs)
                 self.needed.update(path for value in made for path in beside.get(value, ()))
+
+    def _taken(self, steps: tuple[Step, ...]) -> list[Record]:
+        """What these steps decide on a copy."""
+        copy = Compile(self.graph.copy(), self.shim)
+        for step in steps:
+            copy.step(step.rule, copy.graph, held=False)
+        return copy.records
+
+    def _twin(self) -> Compile:
+        """A compile of its own that stands where this one does."""
+        graph = self.graph.copy()
+        graphs = {one.base.prefix: one for one in (*graph.bodies(), graph)}
+        stones = {
+            path: stone._replace(graph=graphs[stone.graph.base.prefix]) for path, stone in self.stones.items()
+        }
+        twin = Compile(graph, self.shim, stones=stones, loose=self.loose, needed=self.needed)
+        twin._verdicts = self._verdicts.copy()
+        return twin
 
     def _dissolve_unneeded(self) -> None:
         self.dissolve_stones(lambda path, kind: path in self.needed)
@@ -135,7 +163,15 @@ class Compile:
                 self._miss(rule, one, near)
 
     def _judge(self, graph: Graph, op: Op) -> Whole | Refused:
-        return self.shim.judge(Candidate(op.kind, op, graph))
+        """The chip's word; what is only a name is whole where each op that reads it is."""
+        verdict = self.shim.judge(Candidate(op.kind, op, graph))
+        if isinstance(verdict, Refused) or not aliases(op):
+            return verdict
+        for slot in dict.fromkeys(slot for value in op.outputs for slot in graph.readers(value)):
+            reader = graph.slots[slot]
+            if reader is not None and reader.parts and self._refused(reader):
+                return self.shim.judge(Candidate(reader.kind, reader, graph))
+        return verdict
 
     def _commit(self, rule: Rule, graph: Graph, placed: Placed, verdict: Whole | Refused) -> None:
         self._put(rule, graph, placed, verdict, held=False)
@@ -228,9 +264,10 @@ class Compile:
             if (record.rule, record.root) not in told and fired.isdisjoint(places):
                 self.records.append(record._replace(number=len(self.records)))
 
-    def close(self) -> None:
+    def close(self, done: tuple[Step, ...], held: tuple[str, ...]) -> None:
         """Undo every refused op that still stands: the graph then holds only what the chip runs whole."""
-        self.dissolve_stones(lambda path, kind: False)
+        self.needed = set()
+        self._come_apart(done, held)
         for graph in (*self.graph.bodies(), self.graph):
             todo = [op for op in graph.ops if op.parts]
             while todo:
