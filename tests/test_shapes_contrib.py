@@ -123,6 +123,15 @@ CASES: list[Case] = [
         1,
         {"num_heads": 4},
     ),
+    (
+        "",
+        "QLinearWhere",
+        [np.ones((2, 1), bool), u8(2, 6), THIRD, ZERO, u8(6), THIRD, ZERO, THIRD, ZERO],
+        1,
+        {},
+    ),
+    ("codes", "QGemm", [u8(3, 6), THIRD, ZERO, u8(7, 6), THIRD, ZERO, None, THIRD, ZERO], 1, {"transB": 1}),
+    ("floats", "QGemm", [u8(3, 6), THIRD, ZERO, u8(6, 7), THIRD, ZERO], 1, {}),
     ("", "QuantizeLinear", [X, THIRD, np.array(3, np.int8)], 1, {}),
     ("", "DequantizeLinear", [u8(2, 6), THIRD, ZERO], 1, {}),
     (
@@ -217,3 +226,32 @@ def test_what_onnxruntime_makes_was_inferred(
         assert [d for d in dims if isinstance(d, int)] == [
             size for size, d in zip(value.shape, dims, strict=True) if isinstance(d, int)
         ]
+
+
+def test_an_image_in_blocks_of_channels_keeps_its_other_axes() -> None:
+    """onnxruntime's own layout: how wide a block is, only the machine that wrote the file knows."""
+    types = {
+        "x": Type("f32", (2, 3, 16, 16)),
+        "w": Type("f32", (16, 3, 3, 3)),
+        "v": Type("f32", (16, 16, 1, 1)),
+        "z": Type("f32", (2, 6, 8, 8)),
+    }
+    ops = [
+        Op("com.microsoft.nchwc.Conv", ("x", "w"), ("c",), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+        Op("com.microsoft.nchwc.MaxPool", ("c",), ("p",), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        Op("com.microsoft.nchwc.Conv", ("p", "v"), ("d",), {}),
+        Op("com.microsoft.nchwc.Upsample", ("d",), ("u",), {"scales": (1, 1, 2, 2)}),
+        Op("com.microsoft.nchwc.ReorderOutput", ("u",), ("y",), {"channels": 10}),
+        Op("com.microsoft.nchwc.ReorderOutput", ("u",), ("last",), {"channels": 10, "channels_last": 1}),
+        Op("com.microsoft.nchwc.GlobalAveragePool", ("u",), ("mean",), {}),
+        Op("com.microsoft.nchwc.ReorderInput", ("z",), ("blocks",), {}),
+    ]
+    for op in ops:
+        infer(op, types, {}, 1)
+    assert types["y"] == Type("f32", (2, 10, 8, 8))
+    assert types["last"] == Type("f32", (2, 8, 8, 10))
+    assert types["mean"] == Type("f32", (2, 16, 1, 1))
+    blocks = types["blocks"].dims
+    assert blocks is not None
+    assert (blocks[0], *blocks[2:]) == (2, 8, 8)
+    assert not isinstance(blocks[1], int)

@@ -157,6 +157,24 @@ def quantized_concat(call: Call) -> Sequence[Sketch | None]:
     return (with_axis(operands[0], axis, total),)
 
 
+def quantized_where(call: Call) -> Sequence[Sketch | None]:
+    """A condition, then two tensors with scale and zero point each."""
+    inputs = (call.inputs[0], *call.inputs[1:5:3])
+    return broadcasted(Call(call.op._replace(inputs=inputs), call.types, call.contents, call.opset))
+
+
+def quantized_gemm(call: Call) -> Sequence[Sketch | None]:
+    """a, scale, zero point, b, scale, zero point, c, scale, zero point."""
+    return gemm(Call(call.op._replace(inputs=call.inputs[0:4:3]), call.types, call.contents, call.opset))
+
+
+def quantized_gemm_dtype(call: Call) -> str:
+    """Floats where nothing scales the result, else the type of its zero point."""
+    if not call.given(7):
+        return "f32"
+    return call.dtype(8) if call.given(8) else call.dtype(0)
+
+
 def dynamic_lstm(call: Call) -> Sequence[Sketch | None]:
     """As LSTM; the weights lie transposed, so only the attribute tells the hidden size."""
     if not call.attrs.get("hidden_size"):
@@ -190,6 +208,30 @@ def global_pool_q(call: Call) -> Sequence[Sketch | None]:
     )
 
 
+def reordered_input(call: Call) -> Sequence[Sketch | None]:
+    """[n, blocks of channels, spatial]; how wide a block is, only the machine that wrote the file knows."""
+    dims = call.need(0)
+    last = bool(call.attrs.get("channels_last"))
+    return ((dims[0], None, *(dims[1:-1] if last else dims[2:])),)
+
+
+def reordered_output(call: Call) -> Sequence[Sketch | None]:
+    """Back to `channels` channels, perhaps behind."""
+    dims, channels = call.need(0), call.integer("channels", 0)
+    if channels < 1:
+        raise Unclear
+    return (
+        (dims[0], *dims[2:], channels) if call.attrs.get("channels_last") else (dims[0], channels, *dims[2:]),
+    )
+
+
+def upsampled(call: Call) -> Sequence[Sketch | None]:
+    dims, scales = call.need(0), call.integers("scales")
+    if scales is None or len(scales) != len(dims):
+        raise Unclear
+    return (tuple(mul(dim, scale) for dim, scale in zip(dims, scales, strict=True)),)
+
+
 _SAME = kinds(
     "Gelu BiasGelu FastGelu QuickGelu RotaryEmbedding MRotaryEmbedding MoE QMoE BiasSoftmax BiasAdd "
     "GroupNorm GatedRMSNorm GatedAdd ScaledSiLU BranchwiseRMSNorm SparseAttention Inverse Trilu "
@@ -204,6 +246,7 @@ _MICROSOFT: dict[str, Row] = {
     "SimplifiedLayerNormalization": Row((0, "f32"), layer_norm),
     "SkipGroupNorm": Row((0,), two_same),
     "EmbedLayerNormalization": Row((2, "i32", 2), embed_norm),
+    "QEmbedLayerNormalization": Row(("f32", "i32"), embed_norm),
     "Attention": Row((0,), fused_attention),
     "QAttention": Row((3,), fused_attention),
     "MultiHeadAttention": Row((0,), multi_head),
@@ -227,6 +270,8 @@ _MICROSOFT: dict[str, Row] = {
     "QLinearMul": Row((0,), quantized_binary),
     "QLinearConcat": Row((2,), quantized_concat),
     "QLinearConv": Row((7,), qlinear_conv),
+    "QLinearWhere": Row((1,), quantized_where),
+    "QGemm": Row((quantized_gemm_dtype,), quantized_gemm),
     "QLinearAveragePool": Row((0,), pool),
     "QLinearGlobalAveragePool": Row((0,), global_pool_q),
     "GatherBlockQuantized": Row((2,), gather_blocks),
@@ -237,5 +282,21 @@ _MICROSOFT: dict[str, Row] = {
     "BiasDropout": Row((0, "bool"), two_same),
 }
 
+#: The operators of onnxruntime's own image layout, in which channels come in blocks of one width: a file
+#: saved after its hardware's optimizations holds them. Dims are those of whole blocks.
+_BLOCKED: dict[str, Row] = {
+    "Conv": Row((0,), conv),
+    "ReorderInput": Row((0,), reordered_input),
+    "ReorderOutput": Row((0,), reordered_output),
+    "MaxPool": Row((0,), pool),
+    "AveragePool": Row((0,), pool),
+    "GlobalMaxPool": Row((0,), global_pool),
+    "GlobalAveragePool": Row((0,), global_pool),
+    "Upsample": Row((0,), upsampled),
+}
+
 #: The same by full kind.
-ROWS: dict[str, Row] = {f"com.microsoft.{kind}": row for kind, row in _MICROSOFT.items()}
+ROWS: dict[str, Row] = {
+    **{f"com.microsoft.{kind}": row for kind, row in _MICROSOFT.items()},
+    **{f"com.microsoft.nchwc.{kind}": row for kind, row in _BLOCKED.items()},
+}

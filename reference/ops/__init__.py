@@ -21,6 +21,7 @@ from reference.ops.mixtures import MIXTURES
 from reference.ops.norms import NORMS, batch_norm
 from reference.ops.products import PRODUCTS, average_pool, max_pool
 from reference.ops.quantized import QUANTIZED
+from reference.ops.quantized_contrib import QUANTIZED_CONTRIB
 from reference.ops.recurrent import RECURRENT
 from reference.ops.reducing import REDUCING
 from reference.ops.shaping import SHAPING
@@ -28,7 +29,7 @@ from reference.ops.shaping import SHAPING
 #: Operators implemented here, by kind.
 OWN: Mapping[str, Implementation] = {
     **ELEMENTWISE, **SHAPING, **REDUCING, **PRODUCTS, **NORMS, **ATTENTION, **CONTRIB, **QUANTIZED,
-    **RECURRENT, **MIXTURES,
+    **QUANTIZED_CONTRIB, **RECURRENT, **MIXTURES,
 }  # fmt: skip
 #: Operators whose own implementation is not for every call: it, and whether a call is onnx.reference's.
 OWN_IN_PART: Mapping[str, tuple[Implementation, Callable[[Call], bool]]] = {

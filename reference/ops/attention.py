@@ -219,12 +219,17 @@ def contrib_attention(
     past_length: Array | None = None,
 ) -> tuple[Array, Array]:
     """com.microsoft Attention: one product makes q, k, v; past and present [2, batch, heads, rows, width]."""
-    if call.get("do_rotary", 0) or call.get("past_present_share_buffer", 0):
-        raise FuseError("com.microsoft.Attention with do_rotary or a shared buffer has no implementation")
-    heads = int(call.attrs["num_heads"])
     qkv = product(x, weights)
-    if bias is not None:
-        qkv = qkv + bias
+    return packed_attention(call, qkv if bias is None else qkv + bias, mask, past, attention_bias)
+
+
+def packed_attention(
+    call: Call, qkv: Array, mask: Array | None, past: Array | None, attention_bias: Array | None = None
+) -> tuple[Array, Array]:
+    """The attention of rows of q, k and v side by side, and its caches."""
+    if call.get("do_rotary", 0) or call.get("past_present_share_buffer", 0):
+        raise FuseError(f"{call.kind} with do_rotary or a shared buffer has no implementation")
+    heads = int(call.attrs["num_heads"])
     sizes = call.get("qkv_hidden_sizes") or (qkv.shape[-1] // 3,) * 3
     q, k, v = (split_heads(part, heads) for part in np.split(qkv, np.cumsum(sizes)[:-1], axis=-1))
     if past is not None:

@@ -88,7 +88,7 @@ def dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
     )
 
 
-def _whole(x: Array, zero: Array | None, column: bool = True) -> Array:
+def whole_numbers(x: Array, zero: Array | None, column: bool = True) -> Array:
     """Integers less their zero point as exact numbers; one zero point a row (column) or a column of x."""
     value = x.astype(np.float64)
     if zero is None:
@@ -103,22 +103,29 @@ def _whole(x: Array, zero: Array | None, column: bool = True) -> Array:
 
 def matmul_integer(call: Call, a: Array, b: Array, za: Array | None = None, zb: Array | None = None) -> Array:
     """Exact in f64 (products of 8-bit integers stay under 2^53), wrapped to i32."""
-    return np.asarray(np.matmul(_whole(a, za), _whole(b, zb, False)).astype(np.int64).astype(np.int32))
+    return np.asarray(
+        np.matmul(whole_numbers(a, za), whole_numbers(b, zb, False)).astype(np.int64).astype(np.int32)
+    )
 
 
 def conv_integer(call: Call, x: Array, w: Array, zx: Array | None = None, zw: Array | None = None) -> Array:
     weight = w.astype(np.float64)
     if zw is not None:
         weight = weight - zw.astype(np.float64).reshape([-1] + [1] * (w.ndim - 1) if zw.size > 1 else [])
-    return np.asarray(np.rint(conv_product(call, _whole(x, zx), weight)).astype(np.int32))
+    return np.asarray(np.rint(conv_product(call, whole_numbers(x, zx), weight)).astype(np.int32))
+
+
+def requantized(whole: Array, scale: Array, zero: Array) -> Array:
+    """Sums of products of integers as codes. Runtimes scale in f32, and a tie may hang on that."""
+    low, high = integer_range(zero.dtype)
+    codes = np.rint(whole.astype(np.float32) * scale.astype(np.float32)) + zero.astype(np.float32)
+    return np.asarray(np.clip(codes, low, high).astype(zero.dtype))
 
 
 def qlinear_matmul(
     call: Call, a: Array, sa: Array, za: Array, b: Array, sb: Array, zb: Array, sy: Array, zy: Array
 ) -> Array:
-    whole = np.matmul(_whole(a, za), _whole(b, zb, False)) * (sa.astype(np.float64) * sb / sy)
-    low, high = integer_range(zy.dtype)
-    return np.asarray(np.clip(np.rint(whole) + zy.astype(np.float64), low, high).astype(zy.dtype))
+    return requantized(np.matmul(whole_numbers(a, za), whole_numbers(b, zb, False)), sa * sb / sy, zy)
 
 
 def qlinear_conv(
@@ -137,12 +144,10 @@ def qlinear_conv(
     weight = w.astype(np.float64) - (
         zw.astype(np.float64).reshape(-1, *rest) if zw.size > 1 else float(zw.reshape(()))
     )
-    whole = conv_product(call, _whole(x, zx), weight)
+    whole = conv_product(call, whole_numbers(x, zx), weight)
     if bias is not None:
         whole = whole + bias.astype(np.float64).reshape(1, -1, *(1,) * (w.ndim - 2))
-    scale = (sx.astype(np.float64) * sw / sy).reshape([1, -1] + [1] * (w.ndim - 2) if sw.size > 1 else [])
-    low, high = integer_range(zy.dtype)
-    return np.asarray(np.clip(np.rint(whole * scale) + zy.astype(np.float64), low, high).astype(zy.dtype))
+    return requantized(whole, (sx * sw / sy).reshape([1, -1] + [1] * (w.ndim - 2) if sw.size > 1 else []), zy)
 
 
 def matmul_integer_to_float(
@@ -155,7 +160,7 @@ def matmul_integer_to_float(
     zb: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    whole = np.matmul(_whole(a, za), _whole(b, zb, False)).astype(np.float32)
+    whole = np.matmul(whole_numbers(a, za), whole_numbers(b, zb, False)).astype(np.float32)
     y = whole * (wide(sa) * wide(sb))
     return np.asarray(y if bias is None else y + wide(bias), sa.dtype)
 
@@ -227,26 +232,6 @@ def gather_block_quantized(
     return np.take(value, indices, axis=int(call.get("gather_axis", 0))).astype(scales.dtype)
 
 
-# ---- quantized elementwise of com.microsoft ----------------------------------------------------
-def _qlinear_binary(function: Any) -> Implementation:
-    def run(
-        call: Call,
-        a: Array,
-        sa: Array,
-        za: Array | None,
-        b: Array,
-        sb: Array,
-        zb: Array | None,
-        sy: Array,
-        zy: Array | None = None,
-    ) -> Array:
-        left = dequantize_linear(call, a, sa, za)
-        right = dequantize_linear(call, b, sb, zb)
-        return quantize(function(left, right), sy, zy, a.dtype)
-
-    return run
-
-
 QUANTIZED: Mapping[str, Implementation] = {
     "QuantizeLinear": quantize_linear, "DequantizeLinear": dequantize_linear,
     "com.microsoft.QuantizeLinear": quantize_linear, "com.microsoft.DequantizeLinear": dequantize_linear,
@@ -256,6 +241,4 @@ QUANTIZED: Mapping[str, Implementation] = {
     "com.microsoft.MatMulIntegerToFloat": matmul_integer_to_float,
     "com.microsoft.DynamicQuantizeMatMul": dynamic_quantize_matmul,
     "com.microsoft.MatMulNBits": matmul_nbits, "com.microsoft.GatherBlockQuantized": gather_block_quantized,
-    "com.microsoft.QLinearAdd": _qlinear_binary(np.add),
-    "com.microsoft.QLinearMul": _qlinear_binary(np.multiply),
 }  # fmt: skip
