@@ -158,7 +158,7 @@ def _sandwich(m: Match) -> Built:
     stream = outer.residual if m["side"] == "x" else outer.x
     attrs = norm_attrs(outer) | norm_attrs(inner, "inner_")
     operands = (stream, inner.x, inner.weight, inner.bias, outer.weight, outer.bias)
-    return Built("norm_add_norm", operands, attrs, outputs=outer.op.outputs)
+    return Built("norm_add_norm", operands, attrs, outputs=(outer.out, outer.total))
 
 
 def find_sandwich(graph: Graph, op: Op, budget: int) -> Any:
