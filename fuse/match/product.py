@@ -265,9 +265,16 @@ def _repeated(graph: Graph, value: str, odd: _Odd) -> str | None:
         counts[at] = counts.get(at, 0) + 1
     if len(counts) == 1:
         return next(iter(counts))
-    operands = [v for op in tree.ops for v in op.inputs if graph.scalar(v) is None]
+    operands = [v for op in tree.ops for v in _multiplied(graph, op)]
     twice = [v for v in dict.fromkeys(operands) if operands.count(v) > 1 and graph.producer(v) is not None]
     return twice[0] if twice else None
+
+
+def _multiplied(graph: Graph, op: Op) -> list[str]:
+    """What an op of a product multiplies: the base of a power as often as it says."""
+    if op.kind == "Pow":
+        return [op.inputs[0]] * int(graph.scalar(op.inputs[1]) or 0)
+    return [v for v in op.inputs if graph.scalar(v) is None]
 
 
 def _times(pattern: Times, path: str, shared: frozenset[int]) -> Matcher:
