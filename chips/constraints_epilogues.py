@@ -17,7 +17,8 @@ def plus_residual(at: Operands, want: bool) -> Answer:
 
 def result_codes(at: Operands, want: bool) -> Answer:
     """a result that is not rounded to codes"""
-    return f"rounded to {at.attr('codes')}" if at.value("code_scale") else None
+    named = "y_codes" if at.kind == "quantized_matmul" else "codes"
+    return f"rounded to {at.attr(named)}" if at.value("code_scale") else None
 
 
 def ids(at: Operands, want: tuple[str, ...]) -> Answer:

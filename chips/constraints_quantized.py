@@ -13,7 +13,7 @@ def float_types(at: Operands, want: tuple[str, ...]) -> Answer:
     for name in ("x", "scales", "bias"):
         value = at.value(name)
         dtype = at.type_of(value).dtype if value else ""
-        in_codes = name == "x" and dtype in INTEGERS
+        in_codes = name != "scales" and dtype in INTEGERS
         if dtype and dtype not in want and not in_codes:
             return f"{name} is {dtype}"
     return None

@@ -128,7 +128,7 @@ def test_dynamic_integers_agree_with_the_definition(seed: int, nested: bool, eac
     op = fired(dynamic(seed, False, nested, each, bias), "quantized_matmul", seed)
     assert op.attrs["activation"] == "dynamic"
     assert op.inputs[0] == "x"
-    assert op.inputs[5:] == ("", "")
+    assert not any(op.inputs[5:])
 
 
 def test_one_quantization_for_several_products_is_an_input_of_each() -> None:
@@ -226,6 +226,115 @@ def test_contrib_products_of_integers(kind: str) -> None:
     assert op.attrs["activation"] == ("dynamic" if kind == "DynamicQuantizeMatMul" else "static")
 
 
+def test_two_biases_are_two_operators() -> None:
+    g = Building()
+    code = g.constant(g.draw.integers(0, 256, (N, 2, 8)).astype(np.uint8))
+    parts = [g.input("x", 2, 3, 24), code, scales(g, N * 2), "", "", g.weight(N)]
+    y = g.op("com.microsoft.MatMulNBits", *parts, K=24, N=N, bits=4, block_size=16)
+    model = g.model(g.op("Add", y, g.weight(N)))
+    assert [op.kind for op in optimized(model).graph.ops] == ["quantized_matmul", "Add"]
+    fired(model, "quantized_matmul")
+
+
+def in_codes(
+    seed: int = 0, kind: str = "u8", each: bool = False, rounded: str = "here", shared: bool = False
+) -> ModelProto:
+    """x rounded to codes (here, before, or at another scale), times a weight in codes, as codes."""
+    g = Building(seed=seed)
+    scale, zero = scales(g), ints(g, kind)
+    if rounded == "before":
+        x = g.input("x", 2, 3, K, dtype=2 if kind == "u8" else 3)
+    else:
+        again = scales(g) if rounded == "elsewhere" else scale
+        x = g.op("QuantizeLinear", g.input("x", 2, 3, K), again, zero)
+    out, point = g.constant(np.asarray(0.3, np.float32)), ints(g, kind)
+    results = []
+    for _ in range(2 if shared else 1):
+        weight = [ints(g, "i8", K, N), scales(g, N) if each else scales(g), ints(g, "i8", N if each else 1)]
+        codes_out = g.op("QLinearMatMul", x, scale, zero, *weight, out, point)
+        results.append(g.op("DequantizeLinear", codes_out, out, point))
+    return g.model(*results)
+
+
+@drawn(
+    st.integers(0, 99),
+    st.sampled_from(["u8", "i8"]),
+    st.booleans(),
+    st.sampled_from(["here", "before", "elsewhere"]),
+)
+def test_products_from_codes_to_codes(seed: int, kind: str, each: bool, rounded: str) -> None:
+    op = fired(in_codes(seed, kind, each, rounded), "quantized_matmul", seed)
+    assert op.attrs["y_codes"] == kind
+    assert op.attrs["activation"] == "static"
+    assert op.attrs.get("x_codes", "") == (kind if rounded == "here" else "")
+    assert op.attrs.get("granularity", "tensor") == ("output" if each else "tensor")
+    assert all(op.inputs[5:9])
+
+
+def test_products_of_the_same_codes_share_them() -> None:
+    found = optimized(in_codes(shared=True)).report
+    assert len(found.fired("quantized_matmul")) == 2
+    assert len(found.fired("quant_shared")) == 1
+    fired(in_codes(shared=True), "quant_shared")
+
+
+@drawn(st.integers(0, 99), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_a_gemm_of_codes(seed: int, turned: bool, bias: bool, coded: bool, each: bool) -> None:
+    g = Building(seed=seed)
+    x = [g.input("x", 3, K, dtype=2), scales(g), ints(g, "u8")]
+    weight = [ints(g, "i8", *((N, K) if turned else (K, N))), scales(g, N) if each else scales(g)]
+    parts = [*x, *weight, ints(g, "i8", N if each else 1), ints(g, "i32", N) if bias else ""]
+    parts += [g.constant(np.asarray(0.3, np.float32)), ints(g, "u8")] if coded else []
+    y = g.op("com.microsoft.QGemm", *parts, transB=int(turned), alpha=0.5)
+    op = fired(g.model(y, elements=(2 if coded else 1,)), "quantized_matmul", seed)
+    assert op.attrs.get("y_codes", "") == ("u8" if coded else "")
+    assert op.attrs.get("trans_weight", 0) == int(turned)
+    assert bool(op.inputs[4]) == bias
+
+
+@drawn(st.integers(0, 99), st.integers(0, 1), st.booleans())
+def test_packed_indices_of_a_table(seed: int, table: int, bias: bool) -> None:
+    g = Building(seed=seed)
+    packed = g.constant(g.draw.integers(0, 256, 16 * N // 2).astype(np.uint8))
+    attrs = {"K": 16, "N": N, "block_size": 16, "quant_type": table}
+    y = g.op("com.microsoft.MatMulBnb4", g.input("x", 2, 3, 16), packed, scales(g, N), **attrs)
+    op = fired(g.model(g.op("Add", y, g.weight(N)) if bias else y), "quantized_matmul", seed)
+    assert (op.attrs["storage"], op.attrs["granularity"]) == (("fp4", "nf4")[table], "flat")
+    assert bool(op.inputs[4]) == bias
+
+
+def feed_forward() -> ModelProto:
+    """Two products of codes, each decoded and biased, with an activation between."""
+    g = Building()
+    x = g.input("x", 2, 3, K)
+    for inner, width in ((K, N), (N, K)):
+        scale, zero, out = scales(g), ints(g, "u8"), g.constant(np.asarray(0.3, np.float32))
+        weight = [ints(g, "i8", inner, width), scales(g), ints(g, "i8")]
+        x = g.op("QLinearMatMul", g.op("QuantizeLinear", x, scale, zero), scale, zero, *weight, out, zero)
+        x = g.op("Add", g.op("DequantizeLinear", x, out, zero), g.weight(width))
+        x = g.op("Relu", x) if width == N else x
+    return g.model(x)
+
+
+def test_a_block_reaches_over_codes_and_the_bias_behind_them() -> None:
+    op = fired(feed_forward(), "mlp_block")
+    assert op.inputs[0] == "x"
+    assert [o.kind for o in optimized(feed_forward()).graph.ops] == ["mlp_block"]
+
+
+def test_a_gate_reaches_over_codes() -> None:
+    g = Building()
+    scale, zero, out = scales(g), ints(g, "u8"), g.constant(np.asarray(0.3, np.float32))
+    x = g.op("QuantizeLinear", g.input("x", 2, 3, K), scale, zero)
+    sides = []
+    for _ in range(2):
+        weight = [ints(g, "i8", K, N), scales(g), ints(g, "i8")]
+        side = g.op("QLinearMatMul", x, scale, zero, *weight, out, zero)
+        sides.append(g.op("DequantizeLinear", side, out, zero))
+    y = g.op("Mul", g.op("Mul", sides[0], g.op("Sigmoid", sides[0])), sides[1])
+    fired(g.model(y), "swiglu")
+
+
 # ---- guards --------------------------------------------------------------------------------------
 def weight_at_run_time() -> ModelProto:
     g = Building()
@@ -315,5 +424,5 @@ def test_outputs_inside_a_quantized_product(model: ModelProto) -> None:
 
 
 def test_each_product_alone_agrees_with_its_definition() -> None:
-    for model in (product(), dynamic(), static(), blocks()):
+    for model in (product(), dynamic(), static(), blocks(), in_codes()):
         assert all(one.error is not None for one in reference.check_each(optimized(model)))

@@ -53,10 +53,14 @@ _PRODUCT = {
 _QUANTIZED = _PRODUCT | {
     "bits": Attr(REQUIRED, "bits of a code"),
     "storage": Attr(
-        "values", "values: codes is a matrix, one code an element; blocks: packed rows [out, blocks, bytes]"
+        "values",
+        "values: codes is a matrix, one code an element; blocks: packed rows [out, blocks, bytes]; fp4, nf4: "
+        "the whole matrix packed, each code an index of a table of 16 values",
     ),
     "granularity": Attr(
-        "tensor", "tensor: one scale; output: one for each; block: one for each block of inputs of an output"
+        "tensor",
+        "tensor: one scale; output: one for each; block: one for each block of inputs of an output; flat: "
+        "one for each block of the whole matrix, row behind row",
     ),
     "block_size": Attr(0, "inputs that share a scale (block)"),
     "activation": Attr(
@@ -65,6 +69,7 @@ _QUANTIZED = _PRODUCT | {
         "x_zero_point). An x of integers is in codes already",
     ),
     "x_codes": Attr("", "element type that a float x is rounded to (static)"),
+    "y_codes": Attr("", "element type that the result is rounded to, where there is a code_scale"),
     "accuracy_level": Attr(
         0,
         "kernel attribute: the least that a kernel computes in: 1 f32, 2 f16, 3 bf16, 4 x rounded to 8 bits; "
@@ -212,8 +217,9 @@ CLASSES: dict[str, FusedClass] = {
         ),
         _declare(
             "quantized_matmul",
-            "x codes scales zero_points bias x_scale x_zero_point",
-            "x times (codes - zero points) scales, plus a row of bias",
+            "x codes scales zero_points bias x_scale x_zero_point code_scale code_zero_point",
+            "x times (codes - zero points) scales, plus a row of bias (rounded to codes where there is a "
+            "code_scale); a bias of integers counts steps of both scales",
             attrs=_QUANTIZED,
         ),
         _declare(

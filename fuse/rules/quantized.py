@@ -45,6 +45,8 @@ class Roles(NamedTuple):
     x_scale: str
     x_zero: str
     order: str
+    y_scale: str
+    y_zero: str
     out: str
     op: Op
 
@@ -56,7 +58,12 @@ _CONTRIB = {
     "com.microsoft.MatMulNBits": ("x", "codes", "scales", "zeros", "order", "bias"),
     "com.microsoft.MatMulIntegerToFloat": ("x", "codes", "x_scale", "scales", "x_zero", "zeros", "bias"),
     "com.microsoft.DynamicQuantizeMatMul": ("x", "codes", "scales", "zeros", "bias"),
-}
+    "com.microsoft.MatMulBnb4": ("x", "codes", "scales"),
+    "QLinearMatMul": ("x", "x_scale", "x_zero", "codes", "scales", "zeros", "y_scale", "y_zero"),
+    "com.microsoft.QGemm": (
+        "x", "x_scale", "x_zero", "codes", "scales", "zeros", "bias", "y_scale", "y_zero",
+    ),
+}  # fmt: skip
 
 
 def _roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles | None]:
@@ -116,6 +123,9 @@ class Stored:
     turned: int = 0
     activation: str = "none"
     x_codes: str = ""
+    y_scale: str = ""
+    y_zero: str = ""
+    y_codes: str = ""
     attrs: dict[str, Any] = field(default_factory=dict)
     parts: tuple[Op, ...] = ()
 
@@ -170,17 +180,31 @@ def _size(graph: Graph, value: str) -> object:
 
 
 def _read_contrib(graph: Graph, found: Roles, bias: str) -> Stored:
-    op = found.op
-    names = {
-        name: getattr(found, name) for name in ("x", "codes", "scales", "zeros", "x_scale", "x_zero", "order")
-    }
+    op, a = found.op, found.op.attrs
+    names = {name: getattr(found, name) for name in _CONTRIB_ROLES}
     stored = Stored(**names, bias=found.bias or bias)
     if op.kind == "com.microsoft.MatMulNBits":
-        bits, block = int(op.attrs.get("bits", 4)), int(op.attrs["block_size"])
+        bits, block = int(a.get("bits", 4)), int(a["block_size"])
         return replace(stored, bits=bits, storage="blocks", axis=1, block=block, turned=1)
+    if op.kind == "com.microsoft.MatMulBnb4":
+        table, block = "nf4" if a.get("quant_type") else "fp4", int(a["block_size"])
+        turned = int(a.get("transB", 1))
+        return replace(stored, bits=4, storage=table, axis=turned, block=block, turned=turned)
     activation = "dynamic" if op.kind == "com.microsoft.DynamicQuantizeMatMul" else "static"
-    axis = 1 if _size(graph, stored.scales) != 1 else None
+    axis = None if _size(graph, stored.scales) == 1 else 1
+    if op.kind == "com.microsoft.QGemm":
+        turned = int(a.get("transB", 0))
+        attrs = {"trans_x": int(a.get("transA", 0)), "alpha": float(a.get("alpha", 1.0))}
+        stored = replace(stored, turned=turned, attrs=attrs)
+        axis = None if axis is None else 1 - turned
+    if stored.y_scale:
+        stored = replace(stored, y_codes=graph.dtype(found.out))
     return replace(stored, bits=BITS.get(graph.dtype(stored.codes), 0), axis=axis, activation=activation)
+
+
+_CONTRIB_ROLES = ("x", "codes", "scales", "zeros", "x_scale", "x_zero", "order", "y_scale", "y_zero")
+#: How a weight of packed bytes is stored.
+_PACKED = ("blocks", "fp4", "nf4")
 
 
 # ---- conditions ----------------------------------------------------------------------------------
@@ -197,7 +221,7 @@ def codes_are_few_bits(m: Match) -> Wrong | None:
     """codes: integers of 2 to 8 bits, as a matrix or as packed blocks"""
     stored, graph = read(m), m.graph
     dtype, dims = graph.dtype(stored.codes), graph.dims(stored.codes)
-    packed = stored.storage == "blocks"
+    packed = stored.storage in _PACKED
     whole_bytes = packed and dtype == "u8" and stored.bits in (2, 4, 8)
     if dims is None or (dtype not in INTEGERS or BITS[dtype] > 8) or (packed and not whole_bytes):
         return Wrong(stored.codes, f"{graph.type(stored.codes)} of {stored.bits} bits")
@@ -228,7 +252,7 @@ def _output_axis(stored: Stored) -> int:
 def zero_points_stand_by_the_scales(m: Match) -> Wrong | None:
     """zero points are laid out as the scales are"""
     stored, graph = read(m), m.graph
-    if not stored.zeros or _size(graph, stored.zeros) == 1 or stored.storage == "blocks":
+    if not stored.zeros or _size(graph, stored.zeros) == 1 or stored.storage in _PACKED:
         return None
     one, two = graph.dims(stored.zeros), graph.dims(stored.scales)
     alike = one is not None and two is not None and squeezed(one) == squeezed(two)
@@ -242,9 +266,9 @@ def inputs_are_in_order(m: Match) -> Wrong | None:
 
 
 def x_has_one_scale(m: Match) -> Wrong | None:
-    """x has one scale and one zero point for all its values"""
+    """x, and a result in codes, have one scale and one zero point for all their values"""
     stored = read(m)
-    for value in (stored.x_scale, stored.x_zero):
+    for value in (stored.x_scale, stored.x_zero, stored.y_scale, stored.y_zero):
         if value and _size(m.graph, value) != 1:
             return Wrong(value, f"{m.graph.type(value)}")
     return None
@@ -279,12 +303,23 @@ def _with_range(m: Match, stored: Stored) -> Iterator[Stored]:
     op = m.graph.producer(stored.x)
     made = (stored.x, stored.x_scale, stored.x_zero)
     if op is None or op.kind != "DynamicQuantizeLinear" or op.outputs != made:
+        if op is not None and op.kind in _ENCODERS and _read_within(m, stored.x):
+            yield from _with_encoder(m.graph, stored, op)
         yield stored
         return
     stored = replace(stored, activation="dynamic")
     if all(_read_within(m, value) for value in op.outputs):
         yield replace(stored, x=op.inputs[0], x_scale="", x_zero="", parts=(op,))
     yield stored
+
+
+def _with_encoder(graph: Graph, stored: Stored, to: Op) -> Iterator[Stored]:
+    """x below the operator that rounds it to the codes that the product reads."""
+    source, scale, zero = (*to.inputs, "")[:3]
+    alike = _same(graph, scale, stored.x_scale) and _same(graph, zero, stored.x_zero)
+    if alike and graph.dtype(source) in FLOATS:
+        codes = graph.dtype(stored.x)
+        yield replace(stored, x=source, x_codes=codes, parts=(*stored.parts, to))
 
 
 def _with_codes(m: Match, stored: Stored) -> Iterator[Stored]:
@@ -298,11 +333,9 @@ def _with_codes(m: Match, stored: Stored) -> Iterator[Stored]:
         return
     coded = replace(stored, x=inner, x_scale=scale, x_zero=zero, activation="static", parts=(back,))
     to = graph.producer(inner)
-    if to is not None and to.kind in _ENCODERS and not graph.is_output(inner):
-        source, scale_in, zero_in = (*to.inputs, "")[:3]
-        alike = _same(graph, scale_in, scale) and _same(graph, zero_in, zero)
-        if alike and graph.readers(inner) == [back.slot] and graph.dtype(source) in FLOATS:
-            yield replace(coded, x=source, x_codes=graph.dtype(inner), parts=(back, to))
+    alone = not graph.is_output(inner) and graph.readers(inner) == [back.slot]
+    if to is not None and to.kind in _ENCODERS and alone:
+        yield from _with_encoder(graph, coded, to)
     yield coded
 
 
@@ -326,29 +359,36 @@ def _same(graph: Graph, one: str, two: str) -> bool:
 def _quantized(m: Match) -> list[Built] | None:
     if any(op.attrs.get("transBatchA") or op.attrs.get("transBatchB") for op in m.ops):
         return None
+    contrib = m.get("contrib")
+    if contrib and m.get("bias") and (contrib.bias or contrib.y_scale):
+        return None  # two biases are two operators, and codes are added to as codes
     return [_built(one) for one in _forms(m, read(m)) if one.activation != "static" or one.x_scale]
 
 
 def _built(stored: Stored) -> Built:
-    granularity = "block" if stored.block else "tensor" if stored.axis is None else "output"
+    flat = stored.storage in ("fp4", "nf4")
+    granularity = (
+        "flat" if flat else "block" if stored.block else "tensor" if stored.axis is None else "output"
+    )
     given = {
         "storage": stored.storage,
         "granularity": granularity,
         "block_size": stored.block,
-        "trans_weight": stored.turned if stored.storage == "values" else 0,
+        "trans_weight": 0 if stored.storage == "blocks" else stored.turned,
         "activation": stored.activation,
         "x_codes": stored.x_codes,
+        "y_codes": stored.y_codes,
         **stored.attrs,
     }
     attrs = {"bits": stored.bits} | {k: value for k, value in given.items() if value != _DEFAULTS[k]}
     weight = (stored.codes, stored.scales, stored.zeros, stored.bias)
-    operands = (stored.x, *weight, stored.x_scale, stored.x_zero)
+    operands = (stored.x, *weight, stored.x_scale, stored.x_zero, stored.y_scale, stored.y_zero)
     return Built("quantized_matmul", operands, attrs, also=list(stored.parts))
 
 
 _DEFAULTS: dict[str, Any] = {
     "storage": "values", "granularity": "tensor", "block_size": 0, "trans_weight": 0, "activation": "none",
-    "x_codes": "", "trans_x": 0, "alpha": 1.0, "beta": 1.0,
+    "x_codes": "", "y_codes": "", "trans_x": 0, "alpha": 1.0, "beta": 1.0,
 }  # fmt: skip
 
 quantized_matmul = Rule(

@@ -9,6 +9,7 @@ import numpy as np
 from fuse.types import BITS, FuseError
 from reference.definitions.case import Array, Case, Definition, exact
 from reference.ops.call import short_dtype
+from reference.ops.quantized_contrib import FP4, NF4
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
@@ -32,6 +33,17 @@ def _from_blocks(case: Case, codes: Array, scales: Array, zeros: Array | None, d
     return np.asarray(weight.reshape(outputs, -1)[:, :depth].T)
 
 
+def _from_table(case: Case, codes: Array, scales: Array, depth: int) -> Array:
+    """The weight [in, out] of indices, two a byte, the high one first; one scale a block of the whole."""
+    table = NF4 if case["storage"] == "nf4" else FP4
+    indices = np.stack([codes.reshape(-1) >> 4, codes.reshape(-1) & 15], axis=-1).reshape(-1)
+    flat = exact(table)[indices] * np.repeat(exact(scales).reshape(-1), case["block_size"])[: indices.size]
+    outputs = flat.size // depth
+    return np.asarray(
+        flat.reshape(outputs, depth).T if case["trans_weight"] else flat.reshape(depth, outputs)
+    )
+
+
 def _laid_out(case: Case, value: Array | None, depth: int) -> Array:
     """Scales or zero points beside a weight [in, out]."""
     if value is None:
@@ -47,6 +59,8 @@ def _laid_out(case: Case, value: Array | None, depth: int) -> Array:
 def _weight(case: Case, codes: Array, scales: Array, zeros: Array | None, depth: int) -> Array:
     if case["storage"] == "blocks":
         return _from_blocks(case, codes, scales, zeros, depth)
+    if case["storage"] in ("fp4", "nf4"):
+        return _from_table(case, codes, scales, depth)
     whole = exact(codes).T if case["trans_weight"] else exact(codes)
     return np.asarray((whole - _laid_out(case, zeros, depth)) * _laid_out(case, scales, depth))
 
@@ -87,13 +101,51 @@ def quantized_matmul(
     bias: Array | None,
     x_scale: Array | None,
     x_zero_point: Array | None,
+    code_scale: Array | None = None,
+    code_zero_point: Array | None = None,
 ) -> Array:
     """alpha x (codes - zero points) scales + beta bias."""
+    if code_scale is not None:
+        return _codes_of_codes(
+            case, x, codes, scales, zero_points, bias, x_scale, x_zero_point, code_scale, code_zero_point
+        )
     left = _activation(case, x, x_scale, x_zero_point)
     if case["trans_x"]:
         left = np.swapaxes(left, -1, -2)
     y = case["alpha"] * np.matmul(left, _weight(case, codes, scales, zero_points, left.shape[-1]))
-    return np.asarray(y if bias is None else y + case["beta"] * exact(bias))
+    if bias is None:
+        return np.asarray(y)
+    whole = bias.dtype.kind in "iu"
+    step = case["alpha"] * exact(x_scale) * exact(scales) if whole and x_scale is not None else case["beta"]
+    return np.asarray(y + step * exact(bias))
+
+
+def _codes_of_codes(
+    case: Case,
+    x: Array,
+    codes: Array,
+    scales: Array,
+    zero_points: Array | None,
+    bias: Array | None,
+    x_scale: Array | None,
+    x_zero_point: Array | None,
+    code_scale: Array,
+    code_zero_point: Array | None,
+) -> Array:
+    """The sum of products of whole steps, in steps of the result. All three scales are one, in f32."""
+    if x_scale is None:
+        raise FuseError("a product whose result is rounded to codes needs x_scale")
+    one = np.ones((), np.float32)
+    steps = _activation(case, x, x_scale, x_zero_point) / exact(x_scale).reshape(())
+    steps = np.rint(np.swapaxes(steps, -1, -2) if case["trans_x"] else steps)
+    whole = steps @ _weight(case, codes, one, zero_points, steps.shape[-1])
+    whole = whole if bias is None else whole + exact(bias)
+    scale = np.float32(case["alpha"]) * x_scale * scales / code_scale
+    ratio = np.rint(whole.astype(np.float32) * scale.astype(np.float32)).astype(np.float64)
+    bits, signed = BITS[case["y_codes"]], case["y_codes"].startswith("i")
+    low = -(1 << (bits - 1)) if signed else 0
+    point = 0 if code_zero_point is None else exact(code_zero_point).reshape(())
+    return np.asarray(np.clip(ratio + point, low, low + (1 << bits) - 1))
 
 
 QUANTIZED: Mapping[str, Definition] = {"quantized_matmul": quantized_matmul}
