@@ -273,10 +273,15 @@ def gelu(grower: Grower, path: str, operands: dict[str, str]) -> str:
     return grower.node("Gelu", operands.get("x") or product(grower))
 
 
+def bias_gelu(grower: Grower, path: str, operands: dict[str, str]) -> str:
+    return grower.node("com.microsoft.BiasGelu", operands["x"], operands["bias"])
+
+
 _FORMS: dict[object, Callable[[Grower, str, dict[str, str]], str]] = {
     forms.norm: layer_normalization,
     forms.product: product,
     forms.activation: gelu,
+    forms.biased_activation: bias_gelu,
 }
 _GROW: dict[type, Callable[[Grower, Pattern, str], str]] = {
     Anything: Grower.anything,  # type: ignore[dict-item]

@@ -149,7 +149,9 @@ SEEDS: dict[str, Seeds] = {
     "softcap": Seeds(numbers={"cap": 30.0, "again": 30.0, "inverse": 1 / 30}),
     "matmul_bias": Seeds(),
     "matmul_residual": Seeds(dims={"residual": (2, 3, 4)}),
-    "matmul_bias_act": Seeds(forms={"product": gemm}),
+    "matmul_bias_act": Seeds(
+        forms={"product": lambda g, path, x: product(g, path, x) if "|1" in path else gemm(g, path, x)}
+    ),
     "gated_act": Seeds(made={"up": lambda g, path: product(g)}),
     "add_norm": Seeds(
         forms={
@@ -197,6 +199,6 @@ SEEDS: dict[str, Seeds] = {
         types={"keep": 9, "drop": 9},
         numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9},
         nodes={"Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik")},
-        skip=frozenset({"sink", "without_sink"}),
+        skip=frozenset({"sink", "without_sink", "bound"}),
     ),
 }

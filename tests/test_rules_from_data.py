@@ -197,6 +197,9 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
         weights={"bias": (4,)},
         dims={"x": (2, 4, 4)},
     ),
+    ("matmul_bias_act", "bias_is_of_the_products_width"): lambda: changed(
+        "matmul_bias_act", "|=1", weights={"bias": (1,)}
+    ),
     ("gated_act", "halves_are_one_width"): lambda: changed("gated_act", made={"up": wide_product}),
     ("matmul_residual", "residual_has_the_shape"): lambda: changed(
         "matmul_residual", dims={"residual": (1, 3, 4)}

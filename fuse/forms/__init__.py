@@ -69,6 +69,17 @@ class Activation(NamedTuple):
     op: Op
 
 
+class BiasedActivation(NamedTuple):
+    """An activation of x plus a row of bias, as one operator."""
+
+    name: str
+    alpha: float
+    x: str
+    bias: str
+    out: str
+    op: Op
+
+
 class Rope(NamedTuple):
     """A rotation of pairs of lanes; attrs are those of the class `rope`."""
 
@@ -273,6 +284,15 @@ def _activation(graph: Graph, op: Op) -> Activation | None:
 activation = _reads(
     *_ACTIVATIONS, "Gelu", "quick_gelu", "com.microsoft.QuickGelu", "Swish", "com.microsoft.FastGelu"
 )(_activation)
+
+
+def _biased_activation(graph: Graph, op: Op) -> BiasedActivation | None:
+    name = "gelu" if op.kind == "com.microsoft.BiasGelu" else "fast_gelu"
+    bias = _operand(op, 1)
+    return BiasedActivation(name, 1.0, op.inputs[0], bias, op.outputs[0], op) if bias else None
+
+
+biased_activation = _reads("com.microsoft.BiasGelu", "com.microsoft.FastGelu")(_biased_activation)
 
 
 def _rope(graph: Graph, op: Op) -> Rope | None:

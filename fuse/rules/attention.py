@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuse import layout as lay
 from fuse.guards import casts_to_float, dims_text
@@ -34,6 +34,7 @@ from fuse.pattern import (
     Where,
     anything,
     constant,
+    form,
     kind,
     star,
 )
@@ -48,12 +49,33 @@ fill = constant("fill", test=lambda number: number <= HIDDEN, want="at most -1e4
 c, c2 = constant("c"), constant("c2")
 softcap = kind("softcap")
 
+
+class ScaledTanh(NamedTuple):
+    """The tanh of a product that is scaled already."""
+
+    x: str
+    out: str
+    op: Op
+
+
+def scaled_product_tanh(graph: Graph, op: Op) -> ScaledTanh | None:
+    """A tanh of a product with a scale of its own: an optimizer folded one over the cap into that."""
+    made = graph.producer(op.inputs[0])
+    folded = (
+        made is not None and made.kind == "com.microsoft.FusedMatMul" and made.attrs.get("alpha", 1.0) != 1
+    )
+    return ScaledTanh(op.inputs[0], op.outputs[0], op) if folded else None
+
+
+scaled_product_tanh.kinds = frozenset({"Tanh"})  # type: ignore[attr-defined]
+
 #: What may stand between the scores and the softmax, each any number of times.
 SCORE_STEPS = {
     "scale": Mul(HOLE, constant("s")),
     "unscale": Div(HOLE, constant("s")),
     "divide": Div(HOLE, Runtime("divisor")),
     "cap": softcap(HOLE) | Mul(Tanh(Div(HOLE, c)), c2),
+    "bound": Mul(form(scaled_product_tanh, "tanh", x=HOLE), c2),
     "keep": Where(anything("keep"), HOLE, fill),
     "drop": Where(anything("drop"), fill, HOLE),
     "cast": Cast(HOLE),
@@ -75,7 +97,7 @@ probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["resh
 core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
 OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
 
-INNER = frozenset({"add", "keep", "drop", "cap", "divide", "sink"})
+INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink"})
 
 
 @dataclass
@@ -182,11 +204,13 @@ def read_scores(m: Match, score: Op) -> Reading | None:
 
 def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[str, Any]) -> None:
     where = _mask_layout(reading.layout)
-    if what == "cap":
+    if what in ("cap", "bound"):
         op = graph.producer(at)
         assert op is not None
-        cap = op.attrs["cap"] if op.kind == "softcap" else float(graph.scalar(bound["c"]) or 0.0)
+        number = bound["c"] if what == "cap" and op.kind != "softcap" else bound.get("c2", "")
+        cap = op.attrs["cap"] if op.kind == "softcap" else float(graph.scalar(number) or 0.0)
         reading.softcap = cap
+        reading.scale *= cap if what == "bound" else 1.0
         reading.masks.append(("cap", "", "", 0.0))
         return
     name = {"add": "mask", "divide": "divisor"}.get(what, what)

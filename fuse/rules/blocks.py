@@ -14,7 +14,13 @@ from fuse.ir import Graph, Op, lands_in
 from fuse.match import Match
 from fuse.rule import Built, Rule
 
-_VIEWS = frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice Split Gather Cast".split())
+_CODES = frozenset(
+    "QuantizeLinear DequantizeLinear com.microsoft.QuantizeLinear com.microsoft.DequantizeLinear".split()
+)
+_VIEWS = _CODES | frozenset("Reshape Transpose Squeeze Unsqueeze Expand Slice Split Gather Cast".split())
+#: What lays out or rounds x for the products only, and what gives their result its axes or its type back.
+_FLATTENS = frozenset("Reshape QuantizeLinear com.microsoft.QuantizeLinear DynamicQuantizeLinear".split())
+_FOLDS_BACK = frozenset("Reshape DequantizeLinear com.microsoft.DequantizeLinear".split())
 #: What may stand between an attention and the products before it, results of fused rules included.
 _BEFORE = (
     _VIEWS
@@ -71,7 +77,7 @@ def _down(graph: Graph, operands: tuple[str, ...]) -> tuple[list[Op], set[str]] 
         if _is_product(graph, op):
             ops[op.slot] = op
             sources.add(op.inputs[0])
-        elif op.kind in _BEFORE:
+        elif op.kind in _BEFORE or _is_bias(graph, op):
             ops[op.slot] = op
             todo += _data(graph, op)
     if len(sources) == 1:
@@ -79,13 +85,19 @@ def _down(graph: Graph, operands: tuple[str, ...]) -> tuple[list[Op], set[str]] 
     return (list(ops.values()), sources) if sources else None
 
 
+def _is_bias(graph: Graph, op: Op) -> bool:
+    """A constant added to a result that its product could not take in: it is decoded from codes before."""
+    return op.kind == "Add" and sum(map(graph.is_constant, op.inputs)) == 1
+
+
 def _take_flattening(graph: Graph, ops: dict[int, Op], sources: set[str]) -> None:
-    """Take in the reshape that flattens x to rows for the products only."""
-    source = next(iter(sources))
-    op = graph.producer(source)
-    if op is None or op.kind != "Reshape" or graph.is_output(source):
-        return
-    if all(slot in ops for slot in graph.readers(source)):
+    """Take in what flattens x to rows, or rounds it to codes, for the products only."""
+    for _ in range(2):
+        op = graph.producer(next(iter(sources)))
+        if op is None or op.kind not in _FLATTENS or any(map(graph.is_output, op.outputs)):
+            return
+        if any(slot not in ops for value in op.outputs for slot in graph.readers(value)):
+            return
         ops[op.slot] = op
         sources.clear()
         sources.add(op.inputs[0])
@@ -141,10 +153,17 @@ def _up(graph: Graph, op: Op) -> list[Op] | None:
 
 
 def _folding_back(graph: Graph, product: Op) -> list[Op]:
-    """The reshape that gives a product's flattened rows their axes back, if only that reads it."""
-    readers = graph.readers(product.outputs[0])
-    op = graph.slots[readers[0]] if len(readers) == 1 and not graph.is_output(product.outputs[0]) else None
-    return [op] if op is not None and op.kind == "Reshape" else []
+    """What ends a product, if only that reads it: the axes of its rows, the floats of its codes, a bias."""
+    found: list[Op] = []
+    value = product.outputs[0]
+    while len(found) < 3 and not graph.is_output(value) and len(readers := graph.readers(value)) == 1:
+        op = graph.slots[readers[0]]
+        ends = op is not None and op.kind in _FOLDS_BACK and op.inputs[0] == value
+        if op is None or not (ends or _is_bias(graph, op)):
+            break
+        found.append(op)
+        value = op.outputs[0]
+    return found
 
 
 def _built(kind: str) -> Callable[[Match], Built]:
@@ -167,6 +186,7 @@ attention_block = Rule(
 )
 
 _GATES = frozenset("swiglu geglu reglu".split())
+_ACTIVATION_KINDS = forms.activation.kinds | forms.biased_activation.kinds
 
 
 def find_mlp_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
@@ -193,9 +213,9 @@ mlp_block = Rule(
 
     The wide rows between the two products are never written.""",
     finds=find_mlp_block,
-    marks=tuple(sorted(_GATES | forms.activation.kinds | {"matmul_bias_act"})),
+    marks=tuple(sorted(_GATES | _ACTIVATION_KINDS | {"matmul_bias_act"})),
     builds=_built("mlp_block"),
-    reads=tuple(sorted(_PRODUCTS | forms.activation.kinds | _GATES)),
+    reads=tuple(sorted(_PRODUCTS | _ACTIVATION_KINDS | _GATES)),
 )
 
 

@@ -11,12 +11,18 @@ from fuse.rule import Built, Rule, Wrong, guard
 
 #: Activation of the gate -> the class.
 GATES = {"silu": "swiglu", "gelu": "geglu", "fast_gelu": "geglu", "quick_gelu": "geglu", "relu": "reglu"}
-_PASSES = frozenset("Reshape Transpose Cast Squeeze Unsqueeze Slice Split Gather Clip".split())
+#: Results in codes, and read back from them: still the product's.
+_CODES = frozenset(
+    "QuantizeLinear DequantizeLinear com.microsoft.QuantizeLinear com.microsoft.DequantizeLinear".split()
+)
+_PASSES = _CODES | frozenset("Reshape Transpose Cast Squeeze Unsqueeze Slice Split Gather Clip".split())
+#: What lies between two products and the activation that both read.
+_SAME_ROWS = _CODES | frozenset("Reshape Unsqueeze Squeeze Transpose Expand DynamicQuantizeLinear".split())
 _PRODUCTS = forms.product.kinds | frozenset(
     (
         "MatMul MatMulInteger QLinearMatMul Einsum merged_qkv merged_gate_up merged_products "
         "quantized_matmul com.microsoft.MatMulNBits com.microsoft.MatMulIntegerToFloat "
-        "com.microsoft.DynamicQuantizeMatMul"
+        "com.microsoft.DynamicQuantizeMatMul com.microsoft.QGemm com.microsoft.MatMulBnb4"
     ).split()
 )
 #: Ops that scale or shift a product's result by something narrower: still that product.
@@ -89,14 +95,7 @@ def _one_activation(graph: Graph, one: str, two: str) -> bool:
 def _root(graph: Graph, value: str) -> str:
     for _ in range(8):
         op = graph.producer(value)
-        if op is None or op.kind not in (
-            "Reshape",
-            "Unsqueeze",
-            "Squeeze",
-            "Transpose",
-            "Expand",
-            "DynamicQuantizeLinear",
-        ):
+        if op is None or op.kind not in _SAME_ROWS:
             return value
         value = op.inputs[0]
     return value

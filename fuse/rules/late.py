@@ -21,6 +21,7 @@ PRODUCERS = (
     forms.norm.kinds
     | forms.add_norm.kinds
     | forms.activation.kinds
+    | forms.biased_activation.kinds
     | frozenset(
         "norm_add_norm ada_norm gated_norm group_norm embed_norm qk_norm matmul_bias_act conv_act".split()
     )

@@ -284,16 +284,16 @@ merged_products = Rule(
 )
 
 # ---- a product's epilogue ------------------------------------------------------------------------
+biased_product = form(forms.product, "product", where=lambda p: p.plain and bool(p.bias))
 act = form(
     forms.activation,
     "act",
-    x=star(
-        "layout",
-        {"reshape": Reshape(HOLE)},
-        form(forms.product, "product", where=lambda p: p.plain and bool(p.bias)),
-        ["reshape"],
-        reach=2,
-    ),
+    x=star("layout", {"reshape": Reshape(HOLE)}, biased_product, ["reshape"], reach=2),
+) | form(
+    forms.biased_activation,
+    "act",
+    x=star("layout", {"reshape": Reshape(HOLE)}, plain_product, ["reshape"], reach=2),
+    bias=bias,
 )
 
 
@@ -302,7 +302,15 @@ def _with_act(m: Match) -> Built:
     attrs = product_attrs(product) | {"act": activation.name}
     if activation.alpha != 1.0:
         attrs["act_alpha"] = activation.alpha
-    return Built("matmul_bias_act", (product.x, product.weight, product.bias), attrs)
+    return Built("matmul_bias_act", (product.x, product.weight, product.bias or m["bias"]), attrs)
+
+
+def bias_is_of_the_products_width(m: Match) -> Wrong | None:
+    """bias: one row of exactly the product's width"""
+    if not m.get("bias"):
+        return None
+    dims, width = m.graph.dims(m["bias"]), row_length(m.graph, m["product"])
+    return None if dims == (width,) else Wrong(m["bias"], f"{dims_text(dims)} for a width of {width}")
 
 
 matmul_bias_act = Rule(
@@ -311,7 +319,8 @@ matmul_bias_act = Rule(
 
     The activation runs on the product's rows before they are written; the chip says which it has.""",
     finds=act,
-    marks=tuple(sorted(forms.activation.kinds)),
+    marks=tuple(sorted(forms.activation.kinds | forms.biased_activation.kinds)),
+    needs=(guard(bias_is_of_the_products_width),),
     builds=_with_act,
     reads=("matmul_bias", "Gemm"),
 )
