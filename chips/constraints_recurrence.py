@@ -84,7 +84,7 @@ def state_columns(at: Operands, want: str) -> Answer:
     if not at.value("state"):
         return None
     state, weight = at.dims("state"), at.dims("weight")
-    if state is None or weight is None or not isinstance(weight[-1], int):
+    if state is None or not weight or not isinstance(weight[-1], int):
         return unknown("columns of the state")
     reach = (weight[-1] - 1) * int(at.attr("dilation"))
     return number(Number(one_of=(reach,)), state[-1], "columns of the state")

@@ -8,7 +8,7 @@ from fuse.folding import domain_opset, fold, live
 from fuse.homes import KIND, Homes, substituted_dims
 from fuse.ir import Content, Graph, Op, Tensor, make_base
 from fuse.shapes import infer
-from fuse.types import UNKNOWN, Dim, Expr, FuseError, Type, substitute
+from fuse.types import LARGEST_SIZE, UNKNOWN, Dim, Expr, FuseError, Type, substitute
 
 
 def bind(graph: Graph, dims: Mapping[str, int]) -> Graph:
@@ -25,8 +25,8 @@ def bind(graph: Graph, dims: Mapping[str, int]) -> Graph:
             raise FuseError(
                 f"no graph input has a dimension {name!r}; there are {', '.join(known) or 'none'}"
             )
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise FuseError(f"dimension {name!r} cannot be {size!r}; it is a number, 0 or more")
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= LARGEST_SIZE:
+            raise FuseError(f"dimension {name!r} cannot be {size!r}; it is a number, 0 to {LARGEST_SIZE}")
     return _Binding(graph, dict(dims)).graph(graph)
 
 

@@ -60,7 +60,7 @@ def optimize(
     check: Annotated[
         bool, typer.Option("--check", help="Compare values before and after; write only if equal.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the values that --check feeds.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the values that --check feeds.")] = 0,
     example: Example = None,
 ) -> None:
     """Rewrite a model for a chip; say what fired and why not the rest."""
@@ -163,7 +163,7 @@ def bisect(
     ] = None,
     hold: Hold = None,
     dim: Dim = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the values that are fed.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the values that are fed.")] = 0,
     example: Example = None,
 ) -> None:
     """Find the first step that changes what a model computes."""
@@ -207,6 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Bad input is one line on standard error and exit code 2.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open to the end
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -54,14 +54,15 @@ def to_proto(source: Graph | HasGraph, rules: Mapping[str, str] | None = None) -
 
 
 @no_collecting()
-def save(source: Graph | HasGraph, path: str | os.PathLike[str]) -> None:
+def save(source: Graph | HasGraph, path: str | bytes | os.PathLike[str]) -> None:
     """Write a graph, or what `optimize` gave, as an ONNX file, whole or not at all.
 
     External weights that are still read are copied into one file beside it, `<name>.data`; so are
-    inline ones where the model would be 2 GB or more. Raises FuseError where the target cannot be
+    inline ones where the model would be 2 GB or more. Where it needs none, an older one stays: another
+    model may read it. Raises FuseError where the target cannot be
     written, or is the model that was loaded or holds its weights: those are never touched.
     """
-    target = Path(path)
+    target = Path(os.fsdecode(path))
     graph = _graph(source)
     _check_target(target, graph.base.model)
     beside = target.with_name(target.name + ".data")
@@ -76,6 +77,7 @@ def save(source: Graph | HasGraph, path: str | os.PathLike[str]) -> None:
         with replacing(target) as (file,):
             write_model(file, result)
         return
+    _check_target(beside, graph.base.model)
     for weights in data.sources():
         for written in (target, beside):
             if written.exists() and weights.exists() and written.samefile(weights):
@@ -105,12 +107,13 @@ def _size(result: Lowered) -> int:
 
 def _check_target(target: Path, model: Model) -> None:
     """Refuse a target that cannot be a file, or that is the model itself."""
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise FuseError(f"cannot write {target}: {target.parent} is not a folder")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise FuseError(f"cannot write {target}: it is a folder")
-    if model.folder is None or not target.exists():
+    if not os.path.exists(target):
         return
-    for candidate in {target, Path(os.path.realpath(target))}:
-        if candidate.stem == model.name and candidate.parent.samefile(model.folder):
-            raise FuseError(f"cannot write {target}: the model was loaded from there")
+    if not os.path.isfile(target):
+        raise FuseError(f"cannot write {target}: it is no regular file")
+    if model.path is not None and os.path.exists(model.path) and os.path.samefile(target, model.path):
+        raise FuseError(f"cannot write {target}: the model was loaded from there")

@@ -25,7 +25,8 @@ class Model:
     """What the file says beside its graph.
 
     opsets: domain ("" for ai.onnx) -> version. conflicts: contradictions in the file whose meaning
-    is clear all the same. lifting: how many nodes each normalization of the lift touched.
+    is clear all the same. lifting: how many nodes each normalization of the lift touched. path: of the
+    file that was loaded. folder: where its external weights are looked for.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Model:
     ir_version: int
     nodes: int
     proto: object = None
+    path: str | None = None
     folder: str | None = None
     conflicts: tuple[str, ...] = ()
     lifting: Mapping[str, int] = field(default_factory=dict)

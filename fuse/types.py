@@ -99,6 +99,10 @@ BITS: Mapping[str, int] = {
 }  # fmt: skip
 
 
+#: The largest size of a dimension that ONNX can write.
+LARGEST_SIZE = (1 << 63) - 1
+
+
 class FuseError(Exception):
     """Bad input: the message is one line that names the bad thing. The command line exits 2."""
 

@@ -36,16 +36,19 @@ def _shape(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views:
     return (Shape(outer),)
 
 
-def _transpose(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views:
-    return (Axes(tuple(op.attrs.get("perm") or range(len(inner))[::-1])),)
+def _transpose(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views | None:
+    order = tuple(op.attrs.get("perm") or range(len(inner))[::-1])
+    return (Axes(order),) if sorted(order) == list(range(len(inner))) else None
 
 
 def _split(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views | None:
     axis = _from_end(op.attrs.get("axis", 0), inner)
+    if axis is None or len(outer) != len(inner):
+        return None
     start: Dim = 0
     for out in op.outputs[: op.outputs.index(value)]:
         before = graph.dims(out) if out else None
-        if before is None:
+        if before is None or len(before) != len(inner):
             return None
         start = add(start, before[axis])
     return (Part(axis, start, add(start, outer[axis]), inner[axis]),)
@@ -54,6 +57,8 @@ def _split(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views 
 def _gather(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views | None:
     ids = op.inputs[1]
     axis, chosen, content = _from_end(op.attrs.get("axis", 0), inner), graph.dims(ids), graph.content(ids)
+    if axis is None:
+        return None
     if chosen is not None and len(chosen) <= 1 and content is not None and len(content) == 1:
         at, of = content[0], inner[axis]
         if isinstance(at, int):
@@ -67,7 +72,7 @@ def _slice(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views 
         return None
     axes = _parameter(graph, op, "axes", 3, tuple(range(len(starts))))
     steps = _parameter(graph, op, "steps", 4, (1,) * len(starts))
-    if axes is None or steps is None:
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps):
         return None
     found: list[View] = []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -76,6 +81,8 @@ def _slice(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views 
         if not isinstance(step, int) or step < 1:
             return None
         at = _from_end(axis, inner)
+        if at is None or len(outer) != len(inner):
+            return None
         of = inner[at]
         if isinstance(start, int) and isinstance(end, int) and isinstance(of, int):
             first, last, _ = slice(start, end, step).indices(of)
@@ -96,8 +103,10 @@ def _parameter(graph: Graph, op: Op, name: str, at: int, absent: Content | None 
     return graph.content(value) if value else absent
 
 
-def _from_end(axis: int, dims: Dims) -> int:
-    return axis if axis < 0 else axis - len(dims)
+def _from_end(axis: int, dims: Dims) -> int | None:
+    """The axis counted from the end; None where there is none."""
+    found = axis if axis < 0 else axis - len(dims)
+    return found if -len(dims) <= found < 0 else None
 
 
 _VIEWS: Mapping[str, Callable[[Graph, Op, Dims, Dims, str], Views | None]] = {
@@ -138,13 +147,15 @@ def _packed(dims: Dims, stride: Dim | None) -> list[Axis]:
 
 def _seen(axes: list[Axis], view: View) -> list[Axis] | None:
     if isinstance(view, Axes):
-        return [axes[at] for at in view.order]
+        return [axes[at] for at in view.order] if len(view.order) == len(axes) else None
     if isinstance(view, Shape):
         return _reshaped(axes, view.dims)
     if isinstance(view, Rows):
         return None if view.dims is None else [*(Axis(dim, None) for dim in view.dims), *axes[1:]]
     kept = list(axes)
     at = view.axis + len(axes)
+    if not 0 <= at < len(axes):
+        return None
     if isinstance(view, Item):
         kept[at : at + 1] = [Axis(1, 0)] if view.kept else []
         return kept

@@ -14,7 +14,7 @@ from fuse.types import FLOATS, INTEGERS, FuseError, roots, substitute
 from reference import control, definitions
 from reference.check import Check, Mismatch, held_against_definition
 from reference.eval import HasGraph, Run, Scope, as_graph
-from reference.feeds import OTHER, feeds, symbol_sizes
+from reference.feeds import OTHER, feeds, generator, symbol_sizes
 from reference.ops.call import NUMPY, Value, short_dtype
 
 #: Operators that read only the shapes of what they read.
@@ -52,8 +52,11 @@ def check_each(
     whole = as_graph(optimized)
     alone = _Alone(whole, seed, symbol_sizes(whole, dims), dims)
     graphs = (*whole.bodies(), whole)
-    fused = ((graph, op) for graph in graphs for op in graph.ops if op.parts)
-    return [alone.held(graph, op) for graph, op in fused if only is None or op.path in only]
+    fused = {op.path: (graph, op) for graph in graphs for op in graph.ops if op.parts}
+    for path in only or ():
+        if path not in fused:
+            raise FuseError(f"no fused op {path}")
+    return [alone.held(*fused[path]) for path in fused if only is None or path in only]
 
 
 def _operands(op: Op) -> set[str]:
@@ -106,7 +109,7 @@ class _Alone:
         inside = {value for leaf in leaves(op) for value in leaf.outputs}
         reads = dict.fromkeys((*op.inputs, *(v for leaf in leaves(op) for v in leaf.inputs)))
         operands = _operands(op)
-        rng = np.random.default_rng(self.seed)
+        rng = generator(self.seed)
         for value in reads:
             if not value or value in inside or graph.constant(value) is not None:
                 continue

@@ -7,6 +7,7 @@ position table knows) is given by `dims`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -17,6 +18,8 @@ from fuse.types import FLOATS, INTEGERS, UNKNOWN, Expr, FuseError, Type, roots, 
 from reference.ops.call import NUMPY
 
 BATCH, ROWS, PAST, SOURCE, SAMPLES, CHANNELS, PIXELS, OTHER = 2, 5, 3, 4, 512, 3, 32, 3
+#: No input of more elements is drawn.
+MOST_ELEMENTS = 1 << 32
 #: What the name of a symbol says of its size; the first that is found counts.
 _BY_SYMBOL: tuple[tuple[str, int], ...] = (
     (r"batch", BATCH),
@@ -47,7 +50,7 @@ def feeds(graph: Graph, seed: int = 0, dims: Mapping[str, int] | None = None) ->
     input has.
     """
     sizes = symbol_sizes(graph, dims)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     readers = _Readers(graph)
     found = {}
     for name in graph.inputs:
@@ -56,8 +59,18 @@ def feeds(graph: Graph, seed: int = 0, dims: Mapping[str, int] | None = None) ->
         type = graph.type(name)
         if type.dims is None or type.dtype not in NUMPY:
             raise FuseError(f"input {name} has no known type ({type}), so no random feed; give one")
-        found[name] = _values(name, type, _shape(type, sizes), rng, readers, _past(graph, sizes))
+        shape = _shape(type, sizes)
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise FuseError(f"input {name} has {math.prod(shape):,} elements, too many to draw; give a feed")
+        found[name] = _values(name, type, shape, rng, readers, _past(graph, sizes))
     return found
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Random numbers of a seed. Raises FuseError where it is no whole number of at least 0."""
+    if not isinstance(seed, int) or seed < 0:
+        raise FuseError(f"seed {seed!r} is no whole number of at least 0")
+    return np.random.default_rng(seed)
 
 
 def symbol_sizes(graph: Graph, dims: Mapping[str, int] | None = None) -> dict[str, int]:

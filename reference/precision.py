@@ -47,7 +47,7 @@ def settled(value: Value) -> Value:
 
 def narrow_type(operands: Sequence[Value]) -> np.dtype[Any] | None:
     """The one narrow type that all float operands have; None where there is none, or a mixture."""
-    kinds = {operand.dtype for operand in operands if operand is not None and operand.dtype.kind in "fV"}
+    kinds = {one.dtype for one in operands if not isinstance(one, list | None) and one.dtype.kind in "fV"}
     kind = kinds.pop() if len(kinds) == 1 else None
     return kind if kind in WHOLE else None
 

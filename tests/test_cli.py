@@ -314,3 +314,39 @@ def test_errors_in_a_process() -> None:
     done = command("optimize", "--example", "nope", "--chip", "any")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: no example nope; there are {', '.join(EXAMPLES)}\n"
+
+
+# ---- how it is started ---------------------------------------------------------------------------
+def test_the_package_is_the_command() -> None:
+    line = [sys.executable, "-m", "fuse", "--version"]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout.startswith("fuse ")
+
+
+@pytest.mark.parametrize(("stream", "words", "code"), [(1, "codes op", 0), (2, "codes oprand", 2)])
+def test_a_closed_stream_is_nobody_to_tell(stream: int, words: str, code: int) -> None:
+    line = ["sh", "-c", f'exec "$0" -m fuse {words} {stream}>&-', sys.executable]
+    said = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (code, "", "")
+
+
+def test_a_report_may_come_through_a_pipe(saved: Path) -> None:
+    for words in ("report /dev/stdin", "why /dev/stdin rms_norm", "diff /dev/stdin /dev/stdin"):
+        line = [sys.executable, "-m", "fuse", *words.split()]
+        said = subprocess.run(line, input=saved.read_bytes(), capture_output=True, check=False)
+        assert said.returncode == (2 if words.startswith("diff") else 0), said.stderr
+
+
+def test_a_model_through_a_pipe() -> None:
+    for words, code in (("optimize /dev/stdin", 0), ("why /dev/stdin rms_norm", 2)):
+        line = [sys.executable, "-m", "fuse", *words.split(), "--chip", "any"]
+        said = subprocess.run(line, input=LLAMA.read_bytes(), capture_output=True, check=False)
+        assert said.returncode == code, said.stderr
+        assert said.stderr.count(b"\n") == code // 2
+
+
+def test_a_name_that_is_no_text(run: Run, tmp_path: Path) -> None:
+    """A file system may hold names that are not utf-8."""
+    model = tmp_path / os.fsdecode(b"bad\xff.onnx")
+    model.write_bytes(LLAMA.read_bytes())
+    assert run("optimize", model, "--chip", "any", "--report", tmp_path / "r.json").code == 0
+    assert Report.model_validate_json((tmp_path / "r.json").read_bytes()).model.name == "bad\ufffd"

@@ -36,6 +36,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "dim of no number": (["optimize", LLAMA, "--chip", "any", "--dim", "batch=x"], "got 'x'"),
     "dim of zero": (["optimize", LLAMA, "--chip", "any", "--dim", "batch=0"], "at least 1"),
     "dim twice": (["optimize", LLAMA, "--chip", "any", "--dim", "b=1", "--dim", "b=2"], "b is 1 already"),
+    "dim of no size": (["optimize", LLAMA, "--chip", "any", "--dim", f"batch={1 << 63}"], "want at most"),
     "unknown dim": (["optimize", LLAMA, "--chip", "any", "--dim", "batsch=1"], "batsch"),
     "unknown example": (["optimize", "--example", "lama", "--chip", "any"], "did you mean llama"),
     "two models": (["optimize", LLAMA, "--example", "llama", "--chip", "any"], "want one of them"),
@@ -53,6 +54,13 @@ BAD: dict[str, tuple[list[object], str]] = {
     "report is a folder": (["optimize", LLAMA, "--chip", "any", "--report", "{tmp}"], "it is a folder"),
     "report to a device": (["optimize", LLAMA, "--chip", "any", "--report", "/dev/null"], "no regular file"),
     "out to a device": (["optimize", LLAMA, "--chip", "any", "-o", "/dev/null"], "no regular file"),
+    "a model that is a device": (["optimize", "/dev/zero", "--chip", "any"], "/dev/zero is a device"),
+    "a report that is a device": (["report", "/dev/zero"], "cannot read /dev/zero: it is a device"),
+    "report onto the weights": (
+        ["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/a", "--report", "{tmp}/a.data"],
+        "would replace",
+    ),
+    "too long a name": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/" + "n" * 300], "name too long"),
     "no report": (["report", "nope.json"], "cannot read nope.json: no such file or directory"),
     "not a report": (["report", "{tmp}/text.onnx"], "is no fuse report"),
     "another version": (["report", "{tmp}/bad.json"], "version: input should be 1"),
@@ -86,7 +94,10 @@ def test_bad_input_is_one_line_and_exit_code_2(run: Run, tmp_path: Path, name: s
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("words", [["optimize", "--frob"], ["frob"], ["why", "r.json"], ["report"]])
+@pytest.mark.parametrize(
+    "words",
+    [["optimize", "--frob"], ["frob"], ["why", "r.json"], ["report"], ["optimize", LLAMA, "--seed", "-1"]],
+)
 def test_usage_errors_are_exit_code_2(run: Run, words: list[str]) -> None:
     said = run(*words)
     assert said.code == 2

@@ -189,6 +189,33 @@ def test_nodes() -> None:
     assert node("Constant", [], ["y"], other=1) == "Constant 'y' has a value of an unknown form: 'other'"
 
 
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        (helper.make_node("MatMul", ["x"], ["y"], "n"), "MatMul 'n' has no operand B"),
+        (helper.make_node("MatMul", ["", "x"], ["y"], "n"), "MatMul 'n' has no operand A"),
+        (helper.make_node("Concat", [], ["y"], "n", axis=0), "Concat 'n' has no operand inputs"),
+        (helper.make_node("Concat", ["x", "x"], ["y"], "n"), "Concat 'n' has no attribute axis"),
+        (
+            helper.make_node("Concat", ["x", "x"], ["y"], "n", axis=0.5),
+            "Concat 'n': attribute axis is of kind FLOAT, want INT",
+        ),
+        (helper.make_node("GRU", ["x", "x"], ["y"], "n", hidden_size=2), "GRU 'n' has no operand R"),
+        (
+            helper.make_node("QuickGelu", [""], ["y"], "n", domain="com.microsoft"),
+            "com.microsoft.QuickGelu 'n' has no operand number 0",
+        ),
+        (
+            helper.make_node("BatchNormalization", ["x"] * 5, [], "n"),
+            "BatchNormalization 'n' has no outputs",
+        ),
+        (helper.make_node("DynamicQuantizeLinear", ["x"], ["y"], "n"), "'n' has too few results"),
+    ],
+)
+def test_what_an_operator_cannot_do_without(node: onnx.NodeProto, says: str) -> None:
+    assert says in message(of_nodes([node], {"x": [2]}, ["y"]))
+
+
 def test_attributes() -> None:
     proto = model("(f32[2] x) => (f32[2] y) { y = LeakyRelu<alpha = 0.5>(x) }")
     attribute = proto.graph.node[0].attribute

@@ -93,3 +93,5 @@ def test_bad_candidates_are_named() -> None:
         fuse.candidate("rms_nrom", graph.ops, graph)
     with pytest.raises(FuseError, match="a candidate of rms_norm has no parts"):
         fuse.candidate("rms_norm", [], graph)
+    with pytest.raises(FuseError, match="a candidate of rms_norm has no attribute eps"):
+        fuse.candidate("rms_norm", graph.ops, graph)

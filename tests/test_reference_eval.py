@@ -43,6 +43,18 @@ NORM = """(f32[B, 4] x, f32[4] w) => (f32[B, 4] y) <f32 two = {2}, f32 eps = {0.
 FEED = {"x": normal(3, 4), "w": normal(4)}
 
 
+def test_no_feed_is_drawn_that_no_memory_holds() -> None:
+    graph = lifted(f"(f32[3, {1 << 50}] x) => (f32[N] y) {{ y = Relu(x) }}")
+    with pytest.raises(FuseError, match="input x has 3,377,699,720,527,872 elements, too many to draw"):
+        reference.feeds(graph)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "0", None])
+def test_a_seed_that_is_none(seed: Any) -> None:
+    with pytest.raises(FuseError, match="is no whole number of at least 0"):
+        reference.feeds(lifted(NORM, opset=18), seed)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

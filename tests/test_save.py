@@ -161,6 +161,64 @@ def test_a_target_that_cannot_be_written_is_named(tmp_path: Path):
         save(graph, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["/dev/null", "pipe"])
+def test_a_target_that_is_no_file_is_never_replaced(tmp_path: Path, name: str):
+    os.mkfifo(tmp_path / "pipe")
+    target = tmp_path / name
+    kind = target.stat().st_mode
+    with pytest.raises(FuseError, match=f"cannot write .*{name}: it is no regular file"):
+        save(load(parse(NORMS)), target)
+    assert target.stat().st_mode == kind
+
+
+def test_a_name_as_long_as_can_be(tmp_path: Path):
+    save(load(parse(NORMS)), tmp_path / ("n" * 250 + ".onnx"))
+    with pytest.raises(FuseError, match=r"cannot write .*nnn: file name too long"):
+        save(load(parse(NORMS)), tmp_path / ("n" * 256))
+    assert [len(path.name) for path in tmp_path.iterdir()] == [255]
+
+
+def test_another_name_of_the_loaded_model_is_the_loaded_model(tmp_path: Path):
+    """A hard link is; a file of that stem is not, nor what stands at the path once the model moved on."""
+    source = weighted(tmp_path, external=False)
+    graph = load(source)
+    os.link(source, tmp_path / "other.onnx")
+    with pytest.raises(FuseError, match=r"other.onnx: the model was loaded from there"):
+        save(graph, tmp_path / "other.onnx")
+    (tmp_path / "model.pb").write_bytes(b"old")
+    save(graph, tmp_path / "model.pb")
+    os.replace(source, tmp_path / "moved.onnx")
+    save(graph, source)
+    same(run(str(source), X), run(str(tmp_path / "moved.onnx"), X))
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_weights_stay_with_their_model_where_it_cannot_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
+):
+    target = tmp_path / "sub" / "out.onnx"
+    target.parent.mkdir()
+    if old:
+        target.write_bytes(b"old model")
+        target.with_name("out.onnx.data").write_bytes(b"old weights")
+    before = contents(target.parent)
+    plain = os.replace
+
+    def refuse(source: Path, place: Path) -> None:
+        if place == target:
+            raise PermissionError(1, "Operation not permitted")
+        plain(source, place)
+
+    graph = load(weighted(tmp_path))
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(FuseError, match=r"cannot write .*out.onnx: operation not permitted"):
+        save(graph, target)
+    assert contents(target.parent) == before
+    monkeypatch.undo()
+    save(graph, target)
+    assert sorted(contents(target.parent)) == ["out.onnx", "out.onnx.data"]
+
+
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = weighted(tmp_path)
     target = tmp_path / "sub" / "out.onnx"

@@ -55,11 +55,12 @@ def _report_of(
     subject: Path | None, example: str | None, chip: str | None, held: Sequence[str], dims: Sequence[str]
 ) -> Report:
     """The report in a file, or of a model compiled now."""
-    if example is None and subject is not None and inputs.is_report(subject):
+    report = inputs.report_in(subject) if example is None and subject is not None else None
+    if report is not None:
         for option, given in (("--chip", chip), ("--hold", held), ("--dim", dims)):
             if given:
                 raise FuseError(f"{subject} is a report, so {option} has nothing to do")
-        return inputs.report(subject)
+        return report
     return compiled(source(subject, example), chip, held, dims).report
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from fuse.commands.output import reason
-from fuse.types import FuseError
+from fuse.types import LARGEST_SIZE, FuseError
 
 if TYPE_CHECKING:
     from fuse.report import Decision, Report
@@ -26,6 +26,8 @@ def dims(texts: Sequence[str]) -> dict[str, int]:
             raise FuseError(f"--dim {text}: want NAME=SIZE, as in batch=1")
         if not number.strip().isdecimal() or int(number) < 1:
             raise FuseError(f"--dim {text}: want a whole number of at least 1, got {number!r}")
+        if int(number) > LARGEST_SIZE:
+            raise FuseError(f"--dim {text}: want at most {LARGEST_SIZE}")
         if sizes.get(name, int(number)) != int(number):
             raise FuseError(f"--dim {text}: {name} is {sizes[name]} already")
         sizes[name] = int(number)
@@ -41,25 +43,40 @@ def outcomes(text: str) -> tuple[str, ...]:
     return tuple(OUTCOMES[word] for word in words)
 
 
-def is_report(path: Path) -> bool:
-    """Whether a file is a report and not a model; raises FuseError where it cannot be read."""
+def report_in(path: Path) -> Report | None:
+    """The report in a file, None where it is a model. Raises FuseError where it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return file.read(64).lstrip()[:1] == b"{"
+        with _opened(path) as file:
+            head = file.read(64)
+            if head.lstrip()[:1] == b"{":
+                return _parsed(path, head + file.read())
     except OSError as error:
         raise FuseError(f"cannot read {path}: {reason(error)}") from error
+    if not path.is_file():
+        raise FuseError(f"{path} is a pipe: want a report in it, or a model in a file")
+    return None
 
 
 def report(path: Path) -> Report:
     """The report in a file. Raises FuseError where it is none, naming what is wrong first."""
+    try:
+        with _opened(path) as file:
+            return _parsed(path, file.read())
+    except OSError as error:
+        raise FuseError(f"cannot read {path}: {reason(error)}") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.is_char_device() or path.is_block_device():
+        raise FuseError(f"cannot read {path}: it is a device")
+    return open(path, "rb")
+
+
+def _parsed(path: Path, text: bytes) -> Report:
     from pydantic import ValidationError
 
     from fuse.report import Report
 
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise FuseError(f"cannot read {path}: {reason(error)}") from error
     try:
         return Report.model_validate_json(text)
     except ValidationError as error:

@@ -39,7 +39,8 @@ def run(request: Request) -> int:
     model = source(request.model, request.example)
     for target, other in ((request.out, request.report), (request.report, request.out)):
         if target is not None:
-            check_target(target, (model, other))
+            weights = None if other is None else other.with_name(f"{other.name}.data")
+            check_target(target, (model, other, weights))
     optimized = compiled(model, request.chip, request.held, request.dims)
     report, fault = optimized.report, ""
     if request.check:

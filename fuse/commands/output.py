@@ -89,7 +89,7 @@ def written(target: Path | None) -> Iterator[list[str]]:
         yield texts
         return
     real = Path(os.path.realpath(target))
-    beside = real.with_name(f".{real.name}.{token_hex(6)}.tmp")
+    beside = real.with_name(f".fuse-{token_hex(6)}.tmp")
     try:
         with open(beside, "x", encoding="utf-8", newline="\n") as file:
             yield texts

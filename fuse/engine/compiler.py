@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fuse.classes import CLASSES
+from fuse.classes.declare import REQUIRED
 from fuse.engine.chip_rules import rule_of
 from fuse.engine.collecting import no_collecting
 from fuse.engine.compiling import Compile, Step
@@ -119,7 +120,7 @@ def candidate(
 
     parts: ops that stand in the graph, or the fused op itself. operands: values in the order of the
     class ("" where absent); what the parts read beside them follows. attrs: of the class. Raises
-    FuseError for an unknown class, or parts that are none.
+    FuseError for an unknown class, parts that are none, or an attribute without a default that is missing.
     """
     if name not in CLASSES:
         near = get_close_matches(name, CLASSES, 3)
@@ -129,6 +130,10 @@ def candidate(
     ordered = tuple(sorted(parts, key=lambda part: part.slot))
     if not ordered:
         raise FuseError(f"a candidate of {name} has no parts")
+    given = dict(attrs or {})
+    missing = [k for k, attr in CLASSES[name].attrs.items() if attr.default is REQUIRED and k not in given]
+    if missing:
+        raise FuseError(f"a candidate of {name} has no attribute {missing[0]}")
     made = {value for part in ordered for value in part.outputs if value}
     reads = dict.fromkeys(value for part in ordered for value in part.inputs if value and value not in made)
     listed = tuple(operands)
@@ -140,7 +145,7 @@ def candidate(
         for value in part.outputs
         if value and (graph.is_output(value) or any(slot not in slots for slot in graph.readers(value)))
     )
-    return Candidate(name, Op(name, inputs, outputs, dict(attrs or {}), ordered), graph)
+    return Candidate(name, Op(name, inputs, outputs, given, ordered), graph)
 
 
 @no_collecting()
@@ -162,7 +167,7 @@ def optimize(
     held = tuple(dict.fromkeys([held] if isinstance(held, str) else held))
     for name in held:
         if name not in names:
-            near = get_close_matches(name, names, 3)
+            near = get_close_matches(str(name), names, 3)
             raise FuseError(f"unknown held rule {name!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
     if dims:
         from fuse.binding import bind

@@ -45,7 +45,7 @@ def narrower(gate: Dims | None, y: Dims | None) -> bool:
 def gated_branch(graph: Graph, value: str) -> Branch | None:
     """A value as a gated branch; None where it is no product of a narrower gate and a full y."""
     op = graph.producer(value)
-    if op is None or op.kind != "Mul" or graph.dtype(value) not in FLOATS:
+    if op is None or op.kind != "Mul" or len(op.inputs) != 2 or graph.dtype(value) not in FLOATS:
         return None
     for gate, y in (op.inputs, op.inputs[::-1]):
         if narrower(graph.dims(gate), graph.dims(y)) and graph.dims(y) == graph.dims(value):

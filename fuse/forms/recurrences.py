@@ -91,7 +91,7 @@ def _delta(graph: Graph, op: Op) -> Delta | None:
 
 def _width(graph: Graph, value: str, heads: int = 1) -> int | None:
     dims = graph.dims(value)
-    if dims is None or not isinstance(dims[-1], int) or dims[-1] % heads:
+    if not dims or not isinstance(dims[-1], int) or dims[-1] % heads:
         return None
     return dims[-1] // heads
 

@@ -24,6 +24,7 @@ def finish(
         ir_version=proto.ir_version,
         nodes=lift.nodes,
         proto=proto,
+        path=given.path,
         folder=given.folder,
         conflicts=tuple(lift.conflicts.lines),
         lifting={name: lift.counts[name] for name in COUNTED},

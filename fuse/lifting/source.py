@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +37,8 @@ class Source(NamedTuple):
     """A model as it was given.
 
     sha256: of the bytes of the file, or of the serialized proto. folder: where external data is
-    looked for, None where nobody knows. real_folders: the folders its files may really lie in,
-    symbolic links followed.
+    looked for, None where nobody knows. real_folders: the folders its files may really lie in, symbolic
+    links followed. path: of the file, None where it is none.
     """
 
     proto: onnx.ModelProto
@@ -45,6 +46,7 @@ class Source(NamedTuple):
     sha256: str
     folder: str | None = None
     real_folders: tuple[str, ...] = ()
+    path: str | None = None
 
 
 def read_source(source: object) -> Source:
@@ -82,17 +84,20 @@ def _of_onnx_ir(model: object) -> Source:
 
 
 def _of_file(path: Path) -> Source:
-    if path.is_dir():
+    if os.path.isdir(path):
         raise FuseError(f"{path} is a folder, not a model file")
     try:
-        if path.stat().st_size > LARGEST:
+        found = path.stat()
+        if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+            raise FuseError(f"{path} is a device, not a model file")
+        if found.st_size > LARGEST:
             raise FuseError(
                 f"{path} is over 2 GB, which protobuf cannot hold; keep its weights as external data"
             )
         data = path.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise FuseError(f"cannot read {path}: {reason}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FuseError(f"cannot read {path}: {reason.lower()}") from error
     if not data:
         raise FuseError(f"{path} is empty")
     proto = _parse(path, data)
@@ -100,7 +105,8 @@ def _of_file(path: Path) -> Source:
         raise FuseError(f"{path} has no graph")
     folder = os.path.abspath(path.parent)
     real = (os.path.realpath(folder), os.path.dirname(os.path.realpath(path)))
-    return Source(proto, path.stem, hashlib.sha256(data).hexdigest(), folder, real)
+    name = os.fsencode(path.stem).decode("utf-8", "replace")
+    return Source(proto, name, hashlib.sha256(data).hexdigest(), folder, real, os.path.abspath(path))
 
 
 def _parse(path: Path, data: bytes) -> onnx.ModelProto:

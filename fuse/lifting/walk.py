@@ -17,6 +17,7 @@ from fuse.lifting.conflicts import Conflicts
 from fuse.lifting.constants import constant_node
 from fuse.lifting.draft import Draft, Node
 from fuse.lifting.tensors import Weights, content_of
+from fuse.lifting.wanted import check
 from fuse.shapes import infer
 from fuse.types import DTYPES, UNKNOWN, FuseError, Type
 
@@ -195,6 +196,7 @@ class Lift:
             self._constant(path, constant_node(node, path))
             self.counts["constants"] += 1
             return None
+        check(node, domain_opset(kind, self.opsets))
         inputs = self._inputs(node, scope)
         simplify = _SIMPLIFY.get(kind)
         if simplify is not None and node.outputs[0] not in outputs and simplify(self, node, inputs, scope):

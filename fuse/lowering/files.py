@@ -37,13 +37,12 @@ def replacing(*targets: Path) -> Iterator[list[BinaryIO]]:
     files: list[BinaryIO] = []
     try:
         for target in targets:
-            temporary.append(target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp"))
+            temporary.append(_hidden(target))
             files.append(open(temporary[-1], "xb"))  # noqa: SIM115  closed below, before the rename
         yield files
         for file in files:
             file.close()
-        for path, target in zip(temporary, targets, strict=True):
-            os.replace(path, target)
+        _put(temporary, targets)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise FuseError(f"cannot write {targets[-1]}: {reason}") from error
@@ -53,6 +52,32 @@ def replacing(*targets: Path) -> Iterator[list[BinaryIO]]:
                 file.close()
         for path in temporary:
             path.unlink(missing_ok=True)
+
+
+def _hidden(target: Path) -> Path:
+    """A name beside a target that nothing has; as short as it can be, since the target's may be long."""
+    return target.with_name(f".fuse-{secrets.token_hex(6)}.tmp")
+
+
+def _put(temporary: Sequence[Path], targets: Sequence[Path]) -> None:
+    """Rename each file to its target. Where one cannot be, all targets are as they were."""
+    aside = {target: _hidden(target) for target in targets[:-1] if target.exists()}
+    put: list[Path] = []
+    try:
+        for target, old in aside.items():
+            os.replace(target, old)
+        for path, target in zip(temporary, targets, strict=True):
+            os.replace(path, target)
+            put.append(target)
+    finally:
+        whole = len(put) == len(targets)
+        for target in () if whole else put:
+            target.unlink()
+        for target, old in aside.items():
+            if whole:
+                old.unlink()
+            elif old.exists():
+                os.replace(old, target)
 
 
 def write_model(file: BinaryIO, lowered: Lowered) -> None:

@@ -10,6 +10,7 @@ from onnx import helper
 
 from fuse.classes import CLASSES
 from fuse.ir import Graph, Op, Tensor, leaves
+from fuse.lifting.source import refuse_undecodable
 from fuse.lowering import dims
 from fuse.lowering.functions import DOMAIN, DOMAIN_VERSION, IR_VERSION, Functions, Part, stripped
 from fuse.lowering.scope import Names, Scope
@@ -40,8 +41,12 @@ def lowered(graph: Graph, rules: Mapping[str, str], place: Place, version: str) 
         raise FuseError(f"model {graph.base.model.name} was not loaded from onnx, so it cannot be saved")
     writer = _Writer(graph, rules, place)
     model = onnx.ModelProto()
-    _copy_fields(source, model, _MODEL_REMADE)
-    initializers = writer.graph(Scope(graph, writer.names), source.graph, model.graph)
+    try:
+        _copy_fields(source, model, _MODEL_REMADE)
+        initializers = writer.graph(Scope(graph, writer.names), source.graph, model.graph)
+    except UnicodeDecodeError:
+        refuse_undecodable(source)
+        raise
     _finish(model, source, writer.functions, initializers, version)
     return Lowered(model, initializers)
 

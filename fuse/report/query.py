@@ -207,4 +207,4 @@ def known_names(report: Report) -> set[str]:
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
     """The names closest to a misspelt one, at most three, best first."""
-    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.55)
+    return difflib.get_close_matches(str(name), sorted(names), n=3, cutoff=0.55)

@@ -104,7 +104,7 @@ def _joined(graph: Graph, rows: str, value: str) -> int | None:
     begin = 0
     for part in op.inputs[: op.inputs.index(value)]:
         width = graph.dims(part)
-        if width is None or not isinstance(width[-1], int):
+        if not width or not isinstance(width[-1], int):
             return None
         begin += width[-1]
     return begin
@@ -113,8 +113,8 @@ def _joined(graph: Graph, rows: str, value: str) -> int | None:
 def find(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
     """An attention whose values are lanes of its key rows, cut from them or joined into them."""
     found = core(graph, top)
-    dims = graph.dims(top.inputs[2])
-    if found is None or dims is None or not isinstance(dims[-1], int) or dims[-1] < 1:
+    dims = graph.dims(top.inputs[2]) if len(top.inputs) > 2 else None
+    if found is None or not dims or not isinstance(dims[-1], int) or dims[-1] < 1:
         return
     m = Match(graph, budget)
     m.root, m.ops = top.outputs[0], [top]

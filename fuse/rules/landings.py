@@ -51,6 +51,8 @@ def places(graph: Graph, join: Op) -> Iterator[Place]:
     append = forms.append(graph, join) if join.kind in forms.append.kinds else None
     operands = (append.past, append.new) if append is not None else seen(join).inputs
     axis = append.axis if append is not None else _axis(join, dims)
+    if not -len(dims) <= axis < 0:
+        return
     reads = {placement.value: placement for placement in join.placements if isinstance(placement, Read)}
     spans = _spans(graph, join, operands, axis)
     if spans is None:
@@ -72,6 +74,8 @@ def _scattered(graph: Graph, join: Op, dims: Dims) -> Iterator[Place]:
         yield Place(third, (), -len(dims), dims[0], (), into, second)
     else:
         axis = _axis(join, dims, -2)
+        if not -len(dims) <= axis < 0:
+            return
         yield Place(second, (), axis, dims[axis], ((0, dims[axis]),) if not third else (), into, third)
 
 

@@ -213,7 +213,7 @@ def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
         return None
     if op.kind in _SCATTERS and op.attrs.get("reduction") == "add":
         return op, [op], op.inputs[0]
-    if op.kind != "Add":
+    if op.kind != "Add" or len(op.inputs) != 2:
         return None
     for scattered, rest in (op.inputs, op.inputs[::-1]):
         scatter = graph.producer(scattered)

@@ -155,7 +155,7 @@ def _is_expert(graph: Graph, value: str, x: str) -> bool:
 def _gate_below(graph: Graph, value: str) -> Iterator[tuple[str, str, list[Op]]]:
     """A shared expert's result and the score of its gate ("" where it has none), and the ops passed."""
     op = graph.producer(value)
-    if op is not None and op.kind == "Mul":
+    if op is not None and op.kind == "Mul" and len(op.inputs) == 2:
         for gate, rest in (op.inputs, op.inputs[::-1]):
             base, ops = origin(graph, gate)
             made = graph.producer(base)

@@ -64,7 +64,7 @@ def lanes(graph: Graph, value: str) -> tuple[str, int, int, int] | None:
         start = 0
         for out in op.outputs:
             part = graph.dims(out) if out else None
-            if part is None or not isinstance(part[-1], int):
+            if not part or not isinstance(part[-1], int):
                 return None
             if out == value:
                 return op.inputs[0], start, start + part[-1], 1
@@ -101,7 +101,7 @@ def _slice_bounds(graph: Graph, op: Op, rank: int) -> tuple[int, int, int] | Non
         return None
     axis = axes[0] if axes else 0
     step = steps[0] if steps else 1
-    if axis not in (-1, rank - 1) or not isinstance(step, int):
+    if axis not in (-1, rank - 1) or not isinstance(step, int) or step == 0:
         return None
     return starts[0], stops[0], step
 

@@ -1,0 +1,5 @@
+"""`python -m fuse`: the command."""
+
+from fuse.cli import main
+
+main()
