@@ -113,9 +113,9 @@ def test_an_unnamed_dim_can_be_bound() -> None:
     [
         ({"batch": 1}, "no graph input has a dimension 'batch'; there are N, P, S"),
         ({"T": 1}, "no graph input has a dimension 'T'; there are N, P, S"),
-        ({"N": -1}, "dimension 'N' cannot be -1; it is a number, 0 or more"),
-        ({"N": 1.5}, "dimension 'N' cannot be 1.5; it is a number, 0 or more"),
-        ({"N": True}, "dimension 'N' cannot be True; it is a number, 0 or more"),
+        ({"N": -1}, "dimension 'N' cannot be -1; it is a number, 0 to 9223372036854775807"),
+        ({"N": 1.5}, "dimension 'N' cannot be 1.5; it is a number, 0 to 9223372036854775807"),
+        ({"N": True}, "dimension 'N' cannot be True; it is a number, 0 to 9223372036854775807"),
     ],
 )
 def test_bad_sizes(cache: Graph, dims: dict[str, int], says: str) -> None:

@@ -11,42 +11,40 @@ import onnx
 from fuse.lifting.draft import Node
 from fuse.types import FuseError
 
-#: Operators that onnx has no schema of -> the numbers of the operands they cannot do without
-#: (onnxruntime 1.32, its operators' schemas).
-_OTHERS = {
-    "SimplifiedLayerNormalization": (0, 1),
-    "com.microsoft.Attention": (0, 1),
-    "com.microsoft.BiasAdd": (0, 1, 2),
-    "com.microsoft.BiasGelu": (0, 1),
-    "com.microsoft.BiasSplitGelu": (0, 1),
-    "com.microsoft.CausalConvWithState": (0, 1),
-    "com.microsoft.DequantizeLinear": (0, 1),
-    "com.microsoft.DynamicQuantizeLSTM": (0, 1, 2, 8, 9, 10, 11),
-    "com.microsoft.DynamicQuantizeMatMul": (0, 1, 2),
-    "com.microsoft.EmbedLayerNormalization": (0, 2, 3, 5, 6),
-    "com.microsoft.FastGelu": (0,),
-    "com.microsoft.FusedConv": (0, 1),
-    "com.microsoft.FusedGemm": (0, 1),
-    "com.microsoft.FusedMatMul": (0, 1),
-    "com.microsoft.GatedDeltaNet": (0,),
-    "com.microsoft.GatherBlockQuantized": (0, 1, 2),
-    "com.microsoft.Gelu": (0,),
-    "com.microsoft.GroupQueryAttention": (0, 5, 6),
-    "com.microsoft.LinearAttention": (0, 1, 2),
-    "com.microsoft.MatMulIntegerToFloat": (0, 1, 2, 3),
-    "com.microsoft.MatMulNBits": (0, 1, 2),
-    "com.microsoft.MoE": (0, 1, 2, 4),
-    "com.microsoft.MultiHeadAttention": (0,),
-    "com.microsoft.QLinearAdd": (0, 1, 3, 4, 6),
-    "com.microsoft.QLinearMul": (0, 1, 3, 4, 6),
-    "com.microsoft.QMoE": (0, 1, 2, 5),
-    "com.microsoft.QuantizeLinear": (0, 1),
-    "com.microsoft.QuickGelu": (0,),
-    "com.microsoft.RotaryEmbedding": (0, 1, 2, 3),
-    "com.microsoft.SkipLayerNormalization": (0, 1, 2),
-    "com.microsoft.SkipSimplifiedLayerNormalization": (0, 1, 2),
-    "com.microsoft.TransposeMatMul": (0, 1),
+#: Operators of com.microsoft, of which onnx has no schema, by the numbers of the operands that they cannot
+#: do without (the schemas of onnxruntime 1.32).
+_MICROSOFT = {
+    "0": "FastGelu GatedDeltaNet Gelu MultiHeadAttention QuickGelu Trilu Unique",
+    "0 1": (
+        "Attention BiasDropout BiasGelu BiasSplitGelu CausalConvWithState "
+        "DequantizeLinear FusedConv FusedGemm FusedMatMul FusedMatMulActivation GatherND "
+        "GridSample MatMulInteger16 NhwcConv NhwcFusedConv Pad QLinearConcat "
+        "QuantizeLinear Range TransposeMatMul"
+    ),
+    "0 1 2": (
+        "BiasAdd DynamicQuantizeMatMul GatherBlockQuantized LinearAttention MatMulBnb4 "
+        "MatMulNBits SkipLayerNormalization SkipSimplifiedLayerNormalization"
+    ),
+    "0 1 2 3": "MatMulIntegerToFloat RotaryEmbedding SkipGroupNorm",
+    "0 1 2 3 4": "QAttention QLinearGlobalAveragePool",
+    "0 1 2 3 4 5": "GatedRelativePositionBias QGemm",
+    "0 1 2 3 4 5 6 7": "QLinearConv",
+    "0 1 2 3 4 5 6 7 8": "QLinearWhere",
+    "0 1 2 4": "MoE",
+    "0 1 2 5": "QMoE",
+    "0 1 2 8 9 10 11": "DynamicQuantizeLSTM",
+    "0 1 3": "QLinearAveragePool QLinearSigmoid",
+    "0 1 3 4": "QLinearSoftmax",
+    "0 1 3 4 6": "QLinearAdd QLinearMul",
+    "0 2 3 5 6": "EmbedLayerNormalization",
+    "0 2 3 5 6 8 9 11 12 13 14 16 17": "QEmbedLayerNormalization",
+    "0 5 6": "GroupQueryAttention",
 }
+_OTHERS = {
+    f"com.microsoft.{kind}": tuple(map(int, numbers.split()))
+    for numbers, kinds in _MICROSOFT.items()
+    for kind in kinds.split()
+} | {"SimplifiedLayerNormalization": (0, 1)}
 
 
 class Wanted(NamedTuple):
