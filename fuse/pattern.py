@@ -53,9 +53,13 @@ class Constant(Pattern):
 
 @dataclass(frozen=True)
 class Runtime(Pattern):
-    """A value of one element that is computed when the model runs."""
+    """A value of one element that is computed when the model runs.
+
+    heads: one element a head, its last two axes are 1; it may be known when the model loads.
+    """
 
     name: str
+    heads: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,8 @@ ReduceMean, ReduceSum, ReduceL2 = kind("ReduceMean"), kind("ReduceSum"), kind("R
 ReduceSumSquare = kind("ReduceSumSquare")
 Cast, Where, IsNaN, Softmax = kind("Cast"), kind("Where"), kind("IsNaN"), kind("Softmax")
 Concat, Slice, Split, Transpose = kind("Concat"), kind("Slice"), kind("Split"), kind("Transpose")
-Reshape, Unsqueeze, Expand = kind("Reshape"), kind("Unsqueeze"), kind("Expand")
+Reshape, Unsqueeze, Squeeze = kind("Reshape"), kind("Unsqueeze"), kind("Squeeze")
+Expand, Gather = kind("Expand"), kind("Gather")
 MatMul, Einsum, FusedMatMul = kind("MatMul"), kind("Einsum"), kind("com.microsoft.FusedMatMul")
 
 

@@ -44,6 +44,8 @@ def half(grower: Grower, path: str, operands: list[str]) -> str:
     pairs, second = "Unsqueeze" in path, "Neg" in path
     if "rest" in path or operands[0] == "whole":
         return lanes(grower, operands[0], ROTATED, width)
+    if "Squeeze" in path:
+        return one_of_two(grower, "Slice", operands[0], pairs, second)
     if pairs:
         return lanes(grower, operands[0], int(second), width, 2)
     return lanes(grower, operands[0], *((width // 2, width) if second else (0, width // 2)))
@@ -53,6 +55,8 @@ def split(grower: Grower, path: str, operands: list[str]) -> str:
     """Both halves of x from one operator, or what is rotated and the rest."""
     rest = operands[0] == "whole"
     second = rest or "Neg" in path
+    if "Squeeze" in path:
+        return one_of_two(grower, "Split", operands[0], "Unsqueeze" in path, second)
     made = grower.node("Split", operands[0], outputs=2, num_outputs=2, axis=-1)
     return grower.nodes[-1].output[1] if second else made
 
@@ -87,7 +91,33 @@ def table(name: str) -> Callable[[Grower, str], str]:
     return make
 
 
+def one_of_two(grower: Grower, kind: str, value: str, pairs: bool, second: bool) -> str:
+    """A row or a column of what a reshape cut in two."""
+    axis = -1 if pairs else -2
+    if kind == "Split":
+        grower.node("Split", value, outputs=2, num_outputs=2, axis=axis)
+        return str(grower.nodes[-1].output[int(second)])
+    if kind == "Gather":
+        return grower.node("Gather", value, grower.array(np.array(int(second), np.int64)), axis=axis)
+    bounds = [grower.array(np.array([b], np.int64), "bound") for b in (int(second), int(second) + 1, axis)]
+    return grower.node("Slice", value, *bounds)
+
+
+def without_one(grower: Grower, path: str, operands: list[str]) -> str:
+    axis = grower.array(np.array([-1 if "Unsqueeze" in path else -2], np.int64), "axes")
+    return grower.node("Squeeze", operands[0], axis)
+
+
+def row_of_two(grower: Grower, path: str, operands: list[str]) -> str:
+    return one_of_two(grower, "Gather", operands[0], "Unsqueeze" in path, "Neg" in path)
+
+
 def pairs_joined(grower: Grower, path: str, operands: list[str]) -> str:
+    """Two axes joined in one; or, inside a part, one cut in two."""
+    if "Squeeze" in path or "Gather" in path:
+        *lead, width = grower.type(operands[0])[1]
+        cut = (width // 2, 2) if "Unsqueeze" in path else (2, width // 2)
+        return grower.node("Reshape", operands[0], grower.array(np.array((*lead, *cut), np.int64), "shape"))
     *lead, pairs, two = grower.type(operands[0])[1]
     shape = np.array((*lead, pairs * two), np.int64)
     return grower.node("Reshape", operands[0], grower.array(shape, "shape"))
@@ -163,7 +193,13 @@ SEEDS: dict[str, Seeds] = {
         }
     ),
     "rope": Seeds(
-        nodes={"Slice": half, "Split": split, "Reshape": pairs_joined},
+        nodes={
+            "Slice": half,
+            "Split": split,
+            "Reshape": pairs_joined,
+            "Squeeze": without_one,
+            "Gather": row_of_two,
+        },
         made={
             "x": rotated,
             "first": apart(False),
@@ -173,6 +209,7 @@ SEEDS: dict[str, Seeds] = {
         },
         dims={"whole": (2, 3, 5, WIDTH)},
         weights={},
+        skip=frozenset({"raise"}),
     ),
     "qk_norm": Seeds(dims={"wide": (2, 5, 3 * WIDTH)}, nodes={"Reshape": cut_into_heads}),
     "qk_norm_rope": Seeds(forms={"rope": rotary_embedding, "norm": normed_heads}),

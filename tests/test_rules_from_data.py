@@ -26,8 +26,9 @@ SHIM = chips.load("any")
 BY_NAME = {rule.name: rule for rule in RULES}
 #: Ways of a pattern that are there for a guard to refuse: (rule, what the way holds) -> the code.
 REFUSED = {
-    ("rope", "Add.0/Mul.0|=1"): "guard:halves_make_the_whole",
-    ("rope", "Add.0/Mul.0|=2, "): "guard:halves_make_the_whole",
+    ("rope", "Add.0/Mul.0~|=1"): "guard:halves_make_the_whole",
+    ("rope", "Unsqueeze.0|=1"): "guard:halves_make_the_whole",
+    ("rope", "Unsqueeze.0/Neg.0|=1"): "guard:halves_make_the_whole",
 }
 
 

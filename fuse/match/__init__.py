@@ -295,11 +295,14 @@ def _constant(pattern: Constant, path: str, shared: frozenset[int]) -> Matcher:
 
 
 def _runtime(pattern: Runtime, path: str, shared: frozenset[int]) -> Matcher:
-    name = pattern.name
+    name, heads = pattern.name, pattern.heads
 
     def match(m: Match, value: str) -> bool:
         dims = m.graph.dims(value)
-        if not value or m.graph.is_constant(value) or dims is None or any(dim != 1 for dim in dims):
+        if not value or dims is None or any(dim != 1 for dim in dims[-2:]):
+            return False
+        one = all(dim == 1 for dim in dims)
+        if not (one or heads) or (one and m.graph.is_constant(value)):
             return False
         m.bound = {**m.bound, name: value}
         return True

@@ -15,28 +15,45 @@ from fuse.pattern import (
     Add,
     Cast,
     Concat,
+    Constant,
+    Gather,
     Mul,
     Neg,
     Reshape,
     Slice,
     Split,
+    Squeeze,
     Sub,
     Unsqueeze,
     anything,
     star,
 )
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
+from fuse.rules.rotation_lanes import Lanes, along_another_axis, lane_ops, lanes
 
 x, cos, sin = anything("x"), anything("cos"), anything("sin")
 CASTS = {"cast": Cast(HOLE)}
+TAKING = ("Slice", "Split", "Squeeze", "Gather")
 
 # The pair of a lane: a half further (`half`), or the neighbour (`interleaved`).
 # Which lanes a part takes, and which part has the minus, the guard says.
-part = Slice(x) | Split(x, output=ANY)
+in_two = Reshape(x)
+part = (
+    Slice(x)
+    | Split(x, output=ANY)
+    | Squeeze(Slice(in_two))
+    | Squeeze(Split(in_two, output=ANY))
+    | Gather(in_two, Constant())
+)
 turned = Concat(Neg(part), part, axis=LAST) | Concat(part, Neg(part), axis=LAST)
 turned_pairs = Reshape(Concat(Unsqueeze(Neg(part), axes=LAST), Unsqueeze(part, axes=LAST), axis=LAST))
 
-rotated = Add(Mul(turned | turned_pairs, sin), Mul(x, cos))
+# Lanes in f16 may be raised to the type of the tables where they meet them.
+RAISED = {"raise": Cast(HOLE)}
+rotated = Add(
+    Mul(star("raised", RAISED, turned | turned_pairs, reach=1), sin),
+    Mul(star("raised", RAISED, x, reach=1), cos),
+)
 
 first, second = anything("first"), anything("second")
 less = Sub(Mul(first, cos), Mul(second, sin))
@@ -48,72 +65,14 @@ rest = Slice(anything("whole")) | Split(anything("whole"), output=1)
 partial = Concat(star("casts", CASTS, any_rotation, reach=2), rest, axis=LAST)
 
 
-def lanes(graph: Graph, value: str) -> tuple[str, int, int, int] | None:
-    """What a Slice or Split of the last axis reads: the value, start, stop, step; None if unknown."""
-    op = graph.producer(value)
-    if op is None or not op.inputs:
-        return None
-    dims = graph.dims(op.inputs[0])
-    if not dims or not isinstance(dims[-1], int):
-        return None
-    width = dims[-1]
-    if op.kind == "Split":
-        axis = op.attrs.get("axis", 0)
-        if axis not in (-1, len(dims) - 1):
-            return None
-        start = 0
-        for out in op.outputs:
-            part = graph.dims(out) if out else None
-            if not part or not isinstance(part[-1], int):
-                return None
-            if out == value:
-                return op.inputs[0], start, start + part[-1], 1
-            start += part[-1]
-        return None
-    if op.kind != "Slice":
-        return None
-    bounds = _slice_bounds(graph, op, len(dims))
-    if bounds is None:
-        return None
-    start, stop, step = bounds
-    begin, end, stride = slice(start, stop, step).indices(width)
-    return (op.inputs[0], begin, end, stride) if stride > 0 else None
-
-
-def _slice_bounds(graph: Graph, op: Op, rank: int) -> tuple[int, int, int] | None:
-    """Start, stop and step of a slice of the last axis only."""
-
-    def read(name: str, at: int) -> tuple[Any, ...] | None:
-        if name in op.attrs:
-            return tuple(op.attrs[name])
-        value = op.inputs[at] if at < len(op.inputs) else ""
-        return graph.content(value) if value else None
-
-    starts, stops = read("starts", 1), read("ends", 2)
-    axes, steps = read("axes", 3), read("steps", 4)
-    if (
-        starts is None
-        or stops is None
-        or len(starts) != 1
-        or not isinstance(starts[0], int)
-        or not isinstance(stops[0], int)
-    ):
-        return None
-    axis = axes[0] if axes else 0
-    step = steps[0] if steps else 1
-    if axis not in (-1, rank - 1) or not isinstance(step, int) or step == 0:
-        return None
-    return starts[0], stops[0], step
-
-
 class Pair(NamedTuple):
     """The two lane sets of a match: the value and lanes of the first of each pair, and of the second
     (the one that has the minus); the join that turns them, None where they are rotated apart."""
 
     first: str
     second: str
-    one: tuple[str, int, int, int]
-    two: tuple[str, int, int, int]
+    one: Lanes
+    two: Lanes
     join: Op | None = None
 
 
@@ -140,7 +99,7 @@ def _turning(m: Match) -> Op | None:
     graph = m.graph
 
     def is_part(value: str) -> bool:
-        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), *UNARY), "Slice", "Split")
+        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), *UNARY), *TAKING)
 
     return next((op for op in m.ops if op.kind == "Concat" and all(map(is_part, op.inputs))), None)
 
@@ -197,7 +156,7 @@ def _wrong_turn(m: Match, pair: Pair, join: Op, *wanted: Any) -> Wrong | None:
     return Wrong(join.outputs[0], "the halves joined the other way")
 
 
-def _shown(taken: tuple[str, int, int, int]) -> str:
+def _shown(taken: Lanes) -> str:
     return ":".join(map(str, taken[1:]))
 
 
@@ -231,6 +190,12 @@ def rest_completes(m: Match) -> Wrong | None:
     if passed[0] == turned_lanes[0] and turned_lanes[1:] == (0, passed[1], 1) and passed[2:] == (whole, 1):
         return None
     return Wrong(join.inputs[1], f"lanes {passed[1]}:{passed[2]} beside {turned_lanes[1]}:{turned_lanes[2]}")
+
+
+def _rest_is_of_lanes(m: Match) -> bool:
+    """Whether what is joined to a rotation is not, as text beside image, other rows."""
+    join = m.graph.producer(_through_casts(m)) if m.get("whole") else None
+    return join is None or not along_another_axis(m.graph, join.inputs[1])
 
 
 def _through_casts(m: Match) -> str:
@@ -275,6 +240,9 @@ def tables_from(graph: Graph, value: str) -> str:
     return "table"
 
 
+_RAISES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f64")})
+
+
 def _rope(m: Match) -> Built | None:
     graph = m.graph
     attrs = _form(m)
@@ -284,7 +252,8 @@ def _rope(m: Match) -> Built | None:
     also: list[Op] = []
     value = m["x"] if m.get("x") else _source(m)
     if m.get("first"):
-        also += _producers(graph, m["first"], m["second"])
+        both = (*lane_ops(graph, m["first"]), *lane_ops(graph, m["second"]))
+        also += {op.slot: op for op in both}.values()
     if m.get("whole"):
         cut = graph.producer(_below_cast(graph, value))
         assert cut is not None
@@ -306,7 +275,12 @@ def _rope(m: Match) -> Built | None:
     below, cast = absorb_cast(m, value, [*m.ops, *also])
     if cast is not None:
         also.append(cast)
+    if cast is not None:
         attrs["rope_compute"] = graph.dtype(value)
+    if m.taken("raised"):
+        if (graph.dtype(value), graph.dtype(m["cos"])) not in _RAISES:
+            return None
+        attrs["rope_compute"] = graph.dtype(m["cos"])
     return Built("rope", (below, m["cos"], m["sin"], ""), attrs, also=also)
 
 
@@ -314,12 +288,6 @@ def _source(m: Match) -> str:
     """The value whose lanes are rotated apart."""
     found = _halves(m)
     return "" if found is None else found.one[0]
-
-
-def _producers(graph: Graph, *values: str) -> list[Op]:
-    """The ops that make these values, each once."""
-    ops = [graph.producer(value) for value in values]
-    return list({op.slot: op for op in ops if op is not None}.values())
 
 
 rope = Rule(
@@ -330,6 +298,7 @@ rope = Rule(
     neighbours; cos and sin are any two values that broadcast over heads.""",
     finds=star("casts", CASTS, partial, reach=2) | star("casts", CASTS, any_rotation, reach=2),
     marks=("Concat",),
+    place=_rest_is_of_lanes,
     needs=(
         guard(halves_make_the_whole),
         guard(rest_completes),
