@@ -32,7 +32,13 @@ def mask(at: Operands, want: tuple[str, ...]) -> Answer:
         return "sinks"
     if len(steps) > 1:
         return f"{len(steps)} masks: {', '.join(steps)}"
-    kinds = {"add": "additive", "keep": "bool", "drop": "bool", "divide": "a mask that divides"}
+    kinds = {
+        "add": "additive",
+        "keep": "bool",
+        "drop": "bool",
+        "divide": "a mask that divides",
+        "multiply": "a factor of each head",
+    }
     kind = kinds[steps[0]] if steps else "none"
     return None if kind in want or (at.attr("causal") and "causal" in want) else kind
 

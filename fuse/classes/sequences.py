@@ -18,8 +18,9 @@ ATTENTION = {
     "mask": Attr(
         (),
         "what happens to the scores, outermost first: add (operand), keep (operand true keeps), drop "
-        "(operand true drops), cap, divide (operand divides), sink (operand is one more score a head, "
-        "which takes its share of the softmax and gives nothing). One operand each, but cap has none",
+        "(operand true drops), cap, divide (operand divides), multiply (operand is a factor of each head), "
+        "sink (operand is one more score a head, which takes its share of the softmax and gives nothing). "
+        "One operand each, but cap has none",
     ),
     "fill": Attr(
         (),

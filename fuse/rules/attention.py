@@ -39,7 +39,14 @@ from fuse.pattern import (
     star,
 )
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.rules.attention_axes import Stops, any_order, heads_first, letters, result_layout
+from fuse.rules.attention_axes import (
+    Stops,
+    any_order,
+    heads_first,
+    letters,
+    result_layout,
+    windows_and_heads,
+)
 from fuse.rules.attention_masks import HIDDEN, adds_nothing, always_true, first_lanes, lower_triangle
 from fuse.types import FLOATS, Dim, add
 
@@ -74,6 +81,7 @@ SCORE_STEPS = {
     "scale": Mul(HOLE, constant("s")),
     "unscale": Div(HOLE, constant("s")),
     "divide": Div(HOLE, Runtime("divisor")),
+    "multiply": Mul(HOLE, Runtime("factor", heads=True)),
     "cap": softcap(HOLE) | Mul(Tanh(Div(HOLE, c)), c2),
     "bound": Mul(form(scaled_product_tanh, "tanh", x=HOLE), c2),
     "keep": Where(anything("keep"), HOLE, fill),
@@ -213,7 +221,7 @@ def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[s
         reading.scale *= cap if what == "bound" else 1.0
         reading.masks.append(("cap", "", "", 0.0))
         return
-    name = {"add": "mask", "divide": "divisor"}.get(what, what)
+    name = {"add": "mask", "divide": "divisor", "multiply": "factor"}.get(what, what)
     operand = bound[name]
     if (what == "add" and adds_nothing(graph, operand)) or (what == "keep" and always_true(graph, operand)):
         return
@@ -312,7 +320,7 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
         return None
     if len(reading.layout) != len(values[2].split()):
         return None
-    plain = frozenset({"b", "h", "s", "d", "bh", "1"})
+    plain = frozenset({"b", "w", "h", "s", "d", "bh", "1"})
     folded = stops or any_order(plain | {"hd"} if _heads(reading.layout) or len(q_dims) == 3 else plain)
     q_value, q_layout, _ = _operand(m, m["q"], lay.layout_of(q_dims, names[0]), reading, folded)
     k_start = _rename(lay.layout_of(k_dims, names[1]), {"t": "s"})
@@ -334,7 +342,13 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
     shaped = result_layout(m, result)
     if shaped is None:
         return None
-    heads = _heads(q_layout, reading.layout, shaped)
+    exchanged = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
+    heads = (
+        _heads(*exchanged, reading.layout)
+        if exchanged[0] != q_layout
+        else _heads(q_layout, reading.layout, shaped)
+    )
+    q_layout, k_layout, v_layout, shaped = exchanged
     if not heads and any("hd" in lay.text(x).split() for x in (q_layout, k_layout, v_layout)):
         return None
     return _built(
@@ -364,7 +378,7 @@ def _built(
         attrs |= {"fill": fills} if fills else {}
         where = tuple(layout for what, _, layout, _ in masks if what != "cap")
         attrs |= {"mask_layouts": where} if any(where) else {}
-    hiding = [mask for mask in masks if mask[0] not in ("cap", "sink")]
+    hiding = [mask for mask in masks if mask[0] not in ("cap", "sink", "multiply")]
     if len(hiding) == 1 and lower_triangle(graph, hiding[0][0], hiding[0][1]):
         attrs["causal"] = True
     if reading.softcap:

@@ -15,7 +15,8 @@ Stops = Callable[[Layout], bool]
 def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str] | None:
     """The axes of a product's operands and result: b h s d, b h d t, b h s t (t: rows of k).
 
-    None where the product is none of these (other batch axes, an Einsum over something else).
+    Of three batch axes one is of windows: b w h s d (`windows_and_heads` says which). None where the
+    product is none of these (other batch axes, an Einsum over something else).
     """
     first, second = graph.dims(op.inputs[0]), graph.dims(op.inputs[1])
     if first is None or second is None:
@@ -24,9 +25,9 @@ def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str]
     if op.kind == "Einsum":
         return _einsum_letters(str(op.attrs.get("equation", "")), rows, width, columns)
     rank = max(len(first), len(second))
-    if len(first) != len(second) or rank not in (2, 3, 4):
+    if len(first) != len(second) or rank not in (2, 3, 4, 5):
         return None
-    batch = {2: (), 3: ("bh",), 4: ("b", "h")}[rank]
+    batch = {2: (), 3: ("bh",), 4: ("b", "h"), 5: ("b", "w", "h")}[rank]
     if op.attrs.get("transBatchA") or op.attrs.get("transBatchB"):
         return None
     a = (width, rows) if op.attrs.get("transA") else (rows, width)
@@ -58,8 +59,30 @@ def heads_first(layout: Layout) -> bool:
 
 
 def any_order(axes: frozenset[str]) -> Stops:
-    """Axes in any order, as long as each is one of these."""
-    return lambda layout: all("".join(atom.letter for atom in axis) in axes for axis in layout)
+    """Axes in any order, as long as each is one of these, and none twice."""
+
+    def stops(layout: Layout) -> bool:
+        names = ["".join(atom.letter for atom in axis) for axis in layout]
+        letters = [letter for letter in "".join(names) if letter != "1"]
+        return all(name in axes for name in names) and len(set(letters)) == len(letters)
+
+    return stops
+
+
+def windows_and_heads(layouts: tuple[Layout, ...], masked: bool) -> tuple[Layout, ...]:
+    """The layouts of q, k, v and the result, windows and heads exchanged where the result has the windows
+    beside the width: heads are what is joined to it. Masks lie over the axes as they stand."""
+    letters = [atom.letter for axis in layouts[-1] for atom in axis if atom.letter != "1"]
+    if masked or "w" not in letters or "h" not in letters or letters[letters.index("d") - 1] != "w":
+        return layouts
+    names = {"w": "h", "h": "w"}
+    return tuple(
+        tuple(
+            tuple(atom._replace(letter=names.get(atom.letter, atom.letter)) for atom in axis)
+            for axis in layout
+        )
+        for layout in layouts
+    )
 
 
 def result_layout(m: Match, layout: Layout) -> Layout | None:

@@ -27,7 +27,7 @@ _BEFORE = (
     | forms.norm.kinds
     | forms.rope.kinds
     | forms.append.kinds
-    | frozenset("Mul Div qk_norm qk_norm_rope rope_kv_append qk_norm_rope_kv_append Concat".split())
+    | frozenset("Mul Div l2_norm qk_norm qk_norm_rope rope_kv_append qk_norm_rope_kv_append Concat".split())
 )
 _PRODUCTS = (
     forms.product.kinds

@@ -19,6 +19,7 @@ from reference.definitions.case import Array, Case, Definition, exact
 _ORDER = "bwhsd"
 #: An axis of windows may have their number behind it.
 _WINDOWS = re.compile(r"\bw.*(?= b?h )")
+_COUNTED = re.compile(r"\bw(\d+) ")
 
 
 def opened(x: Array, layout: str, heads: int) -> Array:
@@ -54,12 +55,14 @@ def _parted(axis: str, size: int, heads: int, layout: str) -> list[int]:
     return [heads if letter == "h" else size // heads for letter in axis]
 
 
-def closed(y: Array, layout: str) -> Array:
-    """[b, h, s, d] in a layout; an axis that the layout has not is one. Windows stay in the batch."""
-    axes = layout.replace("bw", "b").split()
+def closed(y: Array, layout: str, windows: int = 1) -> Array:
+    """[b, h, s, d] in a layout; an axis that the layout has not is one. windows: how many of them the
+    batch holds, where the layout has an axis of their own."""
+    axes = layout.split()
     letters = [letter for axis in axes for letter in axis if letter != "1"]
-    order = "bhsd"
+    order = _ORDER
     gone = [letter for letter in order if letter not in letters]
+    y = y.reshape(y.shape[0] // windows, windows, *y.shape[1:])
     sizes = dict(zip(order, y.shape, strict=True))
     if any(sizes[letter] != 1 for letter in gone) or set(letters) - set(order):
         raise FuseError(f"a result of sizes {list(y.shape)} cannot be laid out as {layout!r}")
@@ -99,21 +102,25 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
             scores = scores.reshape(_folded(plain, layout, mask))
         if entry == "add":
             scores = exact((scores + exact(mask)).astype(mask.dtype))
+        elif entry == "multiply":
+            scores = scores * exact(mask)
         elif entry == "divide":
             scores = scores / exact(mask)
         elif entry in ("keep", "drop"):
             scores = np.where(mask.astype(np.bool_) == (entry == "keep"), scores, float(next(fills)))
         else:
-            raise FuseError(f"a mask entry is add, keep, drop, cap or divide, got {entry!r}")
+            raise FuseError(f"a mask entry is add, keep, drop, cap, divide or multiply, got {entry!r}")
         scores = scores.reshape(plain)
     return scores
 
 
 def _folded(plain: Sequence[int], layout: str, mask: Array) -> list[int]:
-    """Scores [b, h, s, t] with the axes that a layout names; the mask's own axis counts the windows."""
+    """Scores [b, h, s, t] with the axes that a layout names; where the layout does not
+    count the windows, the mask's own axis does."""
     axes = _WINDOWS.sub("w", layout).split()
-    windows = 1
-    if "w" in axes and mask.ndim >= len(axes) - axes.index("w"):
+    counted = _COUNTED.search(layout)
+    windows = int(counted[1]) if counted else 1
+    if not counted and "w" in axes and mask.ndim >= len(axes) - axes.index("w"):
         windows = mask.shape[axes.index("w") - len(axes)]
     batch, heads, rows, keys = plain
     sizes = {"b": batch // windows, "w": windows, "h": heads, "s": rows, "t": keys, "1": 1}
@@ -157,7 +164,9 @@ def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     if sink is not None:
         scores = np.concatenate([scores, np.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
     weights = shares(scores, case["empty_rows"])
-    return closed(weights[..., : key.shape[2]] @ value, case["out_layout"])
+    axes = case["q_layout"].split()
+    windows = q.shape[axes.index("w")] if "w" in axes else 1
+    return closed(weights[..., : key.shape[2]] @ value, case["out_layout"], windows)
 
 
 def attn_output_gate(case: Case, q: Array, k: Array, v: Array, gate: Array, *masks: Array) -> Array:
