@@ -223,6 +223,17 @@ def test_a_reshaped_sum_whose_weights_are_of_each_head() -> None:
     assert missed(found, "add_norm") == {"guard:weights_are_rows"}
 
 
+def test_a_product_that_begins_the_stream_is_no_branch() -> None:
+    """LTX, Chroma: what the first product gives is normed, gated and added to itself."""
+    g = Building(opset=17)
+    stream = shapes.linear(g, g.input("x", 1, 5, HIDDEN), HIDDEN, HIDDEN, bias=True)
+    branch = g.op(
+        "Mul", shapes.linear(g, g.op("Tanh", stream), HIDDEN, HIDDEN, bias=True), g.input("gate", 1, 1, 1)
+    )
+    found = held(g.model(shapes.linear(g, g.op("Add", stream, branch), HIDDEN, HIDDEN, bias=True)))
+    assert not found.report.near("matmul_residual"), found.report
+
+
 def test_a_clip_between_a_half_precision_sum_and_its_norm() -> None:
     """T5 and Whisper in f16: the sum is kept from overflowing, so the norm is of another value."""
     g = Building(np.float16, opset=17)

@@ -83,7 +83,7 @@ def test_contents_of_small_constants() -> None:
     assert graph.content("f") == (float(np.float32(0.1)),)
     assert graph.content("d") == (0.1,)
     assert graph.content("many") is None
-    assert graph.content("fs") is None
+    assert graph.content("fs") == (1.0, 2.0)
 
 
 @pytest.mark.parametrize("typed", [False, True])

@@ -240,3 +240,11 @@ def test_one_number_for_all_channels_is_left() -> None:
 )
 def test_outputs_inside_a_convolution(model: ModelProto, kind: str) -> None:
     assert each_interior_as_an_output(model, kind) > 1
+
+
+def test_a_block_that_activates_first_has_no_epilogue() -> None:
+    """DPT, ResNet v2: what the activation reads is the stream, and the block's result is added to it."""
+    g = Building(opset=17)
+    y, _ = conv(g, "padded", bias=True)
+    inner = g.op("Conv", g.op("Relu", y), g.weight(C, C, 1, 1, about=0.0))
+    assert codes(g.model(g.op("Add", inner, y)), "conv_act") == set()

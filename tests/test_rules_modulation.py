@@ -145,6 +145,26 @@ def test_a_residual_that_is_spread() -> None:
     assert codes(gated(x=(1, S, W)), "gated_residual") == {"guard:residual_has_the_dims_of_the_sum"}
 
 
+def test_a_gate_that_is_squashed() -> None:
+    g = Building()
+    both = g.op("Gemm", g.input("condition", B, W), g.weight(W, 2 * W))
+    row = g.op("Split", both, outputs=2, axis=1, num_outputs=2)[1]
+    row = g.op("Tanh", g.op("Reshape", row, g.ints(B, 1, W)))
+    y = g.op("Neg", g.input("y", B, S, W))
+    fired(g.model(g.op("Add", g.input("x", B, S, W), g.op("Mul", row, y))), "gated_residual")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_scale_and_a_shift_are_no_gate_and_residual(known: bool) -> None:
+    """As a final layer without a norm has them, or a response norm over channels."""
+    g = Building()
+    both = g.op("Gemm", g.input("condition", B, W), g.weight(W, 2 * W))
+    parts = g.op("Split", both, outputs=2, axis=1, num_outputs=2)
+    scale, shift = (g.op("Reshape", part, g.ints(B, 1, W)) for part in parts)
+    y = g.op("Mul", scale, g.op("Neg", g.input("y", B, S, W)))
+    assert codes(g.model(g.op("Add", y, g.weight(1, 1, W) if known else shift)), "gated_residual") == set()
+
+
 def test_a_branch_times_a_number_is_not_gated() -> None:
     g = Building()
     y = g.op("Mul", g.op("Neg", g.input("y", B, S, W)), g.constant(0.5))

@@ -74,9 +74,15 @@ def explain_larger(sweep: Sweep, root: str, mark: Op) -> None:
     for op in near_roots(compiled, graph, mark):
         if op.slot not in own:
             near = _near(sweep, op, mark)
-            if near is not None and near.fault.code != "order":
+            if near is not None and near.fault.code != "order" and not _casts_on(near, own):
                 sweep.keep(near)
     graph.replace(fused, fused.slot)
+
+
+def _casts_on(near: Near, own: set[int]) -> bool:
+    """Whether a larger form would only take in a cast of what others read uncast: nothing is missed."""
+    more = {op.kind for op in near.ops if op.slot not in own}
+    return near.fault.code in ("read_elsewhere", "graph_output", "captured") and more <= {"Cast"}
 
 
 def near_roots(compiled: CompiledRule, graph: Graph, mark: Op) -> list[Op]:

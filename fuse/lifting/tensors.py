@@ -14,8 +14,10 @@ from onnx import numpy_helper
 from fuse.ir import Content, Tensor
 from fuse.types import BITS, DTYPES, FLOATS, INTEGERS, FuseError
 
-#: Contents are kept of integer and boolean tensors up to this many elements, and of single floats.
+#: Contents are kept of integer and boolean tensors up to this many elements, of single floats, and of
+#: vectors of a few (the factors of a Resize, one an axis).
 SMALL_CONTENT = 16
+SMALL_FLOATS = 6
 _EXTERNAL = onnx.TensorProto.EXTERNAL
 #: Element type -> how `struct` reads one element of raw data.
 _FORMATS = {
@@ -163,17 +165,21 @@ def make_sparse(proto: onnx.SparseTensorProto, name: str, weights: Weights) -> T
 
 
 def content_of(tensor: Tensor, weights: Weights) -> Content | None:
-    """The elements of a small tensor, flat: integers and booleans, and single floats.
+    """The elements of a small tensor, flat: integers and booleans, single floats, and short vectors.
 
     None for what is larger, and for external data of a model that came without a folder.
     """
     dtype, count = tensor.dtype, math.prod(tensor.dims)
     floating = dtype in FLOATS
-    if count > (1 if floating else SMALL_CONTENT) or not (floating or dtype == "bool" or dtype in INTEGERS):
+    most = (SMALL_FLOATS if len(tensor.dims) == 1 else 1) if floating else SMALL_CONTENT
+    if count > most or not (floating or dtype == "bool" or dtype in INTEGERS):
         return None
     if floating and not count:
         return None
     proto = tensor.proto
+    lies_here = isinstance(proto, onnx.TensorProto) and not _is_external(proto)
+    if floating and count > 1 and not lies_here:
+        return None
     if isinstance(proto, onnx.TensorProto) and dtype in _FORMATS and proto.HasField("raw_data"):
         raw, form = proto.raw_data, f"<{count}{_FORMATS[dtype]}"
         if len(raw) != struct.calcsize(form):

@@ -54,6 +54,37 @@ def _axis(graph: Graph, op: Op) -> int | None:
     return axis if axis < 0 else axis - len(dims)
 
 
+#: What a joined cache may pass on its way to the attention that reads it.
+_ON_THE_WAY = frozenset(
+    "Transpose Reshape Unsqueeze Squeeze Expand Cast Slice Gather Split Mul DequantizeLinear".split()
+)
+_ATTEND = frozenset(
+    (
+        "attention Attention com.microsoft.MultiHeadAttention com.microsoft.GroupQueryAttention If Loop Scan"
+    ).split()
+)
+_MULTIPLY = frozenset("MatMul Einsum com.microsoft.FusedMatMul MatMulInteger".split())
+
+
+def _is_kept_or_attended(graph: Graph, value: str) -> bool:
+    """Whether what is joined is given back to the caller, or read as keys and values are: by an attention
+    or by a product of two activations. Two inputs in one row (text beside text) are no cache."""
+    seen, level = {value}, [value]
+    while level:
+        at = level.pop()
+        if graph.is_output(at):
+            return True
+        for op in map(graph.slots.__getitem__, graph.readers(at)):
+            if op is None:
+                continue
+            if op.kind in _ON_THE_WAY:
+                level += [out for out in op.outputs if out and out not in seen]
+                seen.update(op.outputs)
+            elif op.kind in _ATTEND or (op.kind in _MULTIPLY and not any(map(graph.is_constant, op.inputs))):
+                return True
+    return False
+
+
 def _is_cache(m: Match) -> bool:
     """Whether what is joined is a cache: of the caller's, three axes or more, and not along the width."""
     graph = m.graph
@@ -61,7 +92,7 @@ def _is_cache(m: Match) -> bool:
     dims = graph.dims(m.root)
     if op is None or not from_outside(graph, m["past"]) or dims is None or len(dims) < 3:
         return False
-    if graph.is_constant(m["new"]):
+    if graph.is_constant(m["new"]) or not _is_kept_or_attended(graph, m.root):
         return False
     return _axis(graph, op) != -1 or sequence_axis(graph, op) is not None
 

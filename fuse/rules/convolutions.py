@@ -174,6 +174,13 @@ def residual_has_the_dims_of_the_result(m: Match) -> Wrong | None:
     return None
 
 
+def _is_no_stream(m: Match) -> bool:
+    """Whether what is activated is not also added on to (a pre-activation block): it has to be written."""
+    act, graph = m["act"], m.graph
+    others = [graph.slots[slot] for slot in graph.readers(act.x) if slot != act.op.slot]
+    return not any(op is not None and op.kind == "Add" and op.slot > act.op.slot for op in others)
+
+
 def bounds_are_known(m: Match) -> Wrong | None:
     """the bounds of the clip: constants of one value"""
     found = m["act"]
@@ -222,6 +229,7 @@ conv_act = Rule(
     in between, so does the kernel.""",
     finds=act,
     marks=("Conv", "conv_affine"),
+    place=_is_no_stream,
     needs=(
         guard(weight_is_known, code="operand"),
         guard(bias_lies_along_the_channels),

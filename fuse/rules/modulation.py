@@ -89,10 +89,19 @@ def _is_gated(m: Match) -> bool:
     graph = m.graph
     gate_dims, dims = graph.dims(m["gate"]), graph.dims(m["y"])
     wide = gate_dims is not None and dims is not None and gate_dims[-1:] == dims[-1:] and len(dims) > 2
-    return wide and m["gate"] != m["y"] and _from_condition(graph, m["gate"])
+    if _is_shift(m) or m["gate"] == m["y"]:
+        return False
+    return wide and _from_condition(graph, m["gate"])
 
 
-_PARTS_OF_ROWS = frozenset("Unsqueeze Reshape Split Slice Gather Squeeze Cast".split())
+def _is_shift(m: Match) -> bool:
+    """Whether x is a row for many rows too: scale and shift, with no residual."""
+    graph = m.graph
+    return narrower(graph.dims(m["x"]), graph.dims(m.root)) and _from_condition(graph, m["x"])
+
+
+#: What a row of a condition passes on its way to the gate; some models squash it.
+_PARTS_OF_ROWS = frozenset("Unsqueeze Reshape Split Slice Gather Squeeze Cast Tanh Sigmoid".split())
 
 
 def _from_condition(graph: Graph, value: str) -> bool:

@@ -101,7 +101,7 @@ def _two_streams(m: Match, fault: Fault) -> bool:
     if graph.dims(values[0]) != graph.dims(values[1]):
         return False
     made = [graph.producer(value) for value in values]
-    gates = forms.activation.kinds | {"Softmax", "Exp"}
+    gates = forms.activation.kinds | {"Softmax", "Exp", "Expand"}
     return not any(graph.is_constant(v) for v in values) and not any(op and op.kind in gates for op in made)
 
 

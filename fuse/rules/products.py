@@ -161,7 +161,10 @@ _PASSES = (
     forms.rope.kinds
     | forms.norm.kinds
     | frozenset(
-        "Transpose Reshape Squeeze Unsqueeze Expand Cast Mul Div Add kv_append Concat rope qk_norm".split()
+        (
+            "Transpose Reshape Squeeze Unsqueeze Expand Slice Split Cast Mul Div Add "
+            "kv_append Concat rope qk_norm l2_norm"
+        ).split()
     )
 )
 
@@ -345,7 +348,16 @@ def _is_residual(m: Match) -> bool:
         return False
     if _feeds_a_norm(graph, m.root) or product.alpha != 1.0:
         return False
-    return not _later_product(graph, m) and not sums_experts(graph, m["residual"])
+    return not (_is_stream(graph, m) or _later_product(graph, m) or sums_experts(graph, m["residual"]))
+
+
+def _is_stream(graph: Graph, m: Match) -> bool:
+    """Whether the product is no branch: it begins the stream (others read it, and the other addend is made
+    later), or it is added in several places, as positions are."""
+    other, product = graph.producer(m["residual"]), m["product"]
+    readers = [graph.slots[slot] for slot in graph.readers(product.out)]
+    later = other is not None and other.slot > product.op.slot
+    return len(readers) > 1 and (later or all(op is not None and op.kind == "Add" for op in readers))
 
 
 def _subtracted(m: Match, fault: Fault) -> bool:
