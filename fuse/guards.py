@@ -43,6 +43,13 @@ def unknown(dims: Dims | None) -> bool:
     )
 
 
+def branches_off(graph: Graph, value: str, taker: Op) -> bool:
+    """Whether another branch of the model reads a value too, so that it has to be written: more than a
+    reader whose result the model hands out."""
+    others = [graph.slots[slot] for slot in graph.readers(value) if slot != taker.slot]
+    return any(op is not None and not all(map(graph.is_output, op.outputs)) for op in others)
+
+
 def regroups_rows(graph: Graph, reshape: Op) -> bool:
     """Whether a reshape leaves the last axis alone: the same rows under other leading axes."""
     inner, outer = graph.dims(reshape.inputs[0]), graph.dims(reshape.outputs[0])

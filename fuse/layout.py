@@ -8,10 +8,14 @@ value down through layout operators tells which axes the value below has: `b s h
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from fuse.ir import Graph, Op
 from fuse.types import Dim, Dims, divide, mul
+
+#: What one letter parts into.
+_PARTS = {"h": ("h", "r"), "b": ("b", "w"), "s": ("s", "S"), "t": ("t", "T")}
 
 
 class Atom(NamedTuple):
@@ -69,21 +73,29 @@ def regroup(atoms: list[Atom], dims: Dims) -> Layout | None:
                 atom, reached = pieces[0], dim
             axis.append(atom)
             have = reached
-        axes.append(tuple(axis))
+        axes.append(_rejoined(axis))
     while left and left[0].size == 1 and axes:
         axes[-1] = (*axes[-1], left.pop(0))
     return None if left else tuple(axes)
 
 
+def _rejoined(axis: list[Atom]) -> Axis:
+    """An axis in which the two parts of rows, or of keys, stand beside one another is one of rows again."""
+    for at, (one, two) in enumerate(pairwise(axis)):
+        if (one.letter, two.letter) in (("s", "S"), ("t", "T")):
+            return (*axis[:at], Atom(one.letter, mul(one.size, two.size)), *axis[at + 2 :])
+    return tuple(axis)
+
+
 def _split(atom: Atom, first: Dim, rest: Dims) -> tuple[Atom, Atom] | None:
     """An atom in two: folded letters apart (bh -> b, h), heads into groups (h -> h of keys, r), a
-    batch of windows (b -> b, w)."""
+    batch of windows (b -> b, w), rows of pixels into rows and columns (s -> s, S; t -> t, T)."""
     second = divide(atom.size, first)
     if second is None or not rest or rest[0] != second:
         return None
     if len(atom.letter) == 2:
         return Atom(atom.letter[0], first), Atom(atom.letter[1], second)
-    letters = {"h": ("h", "r"), "b": ("b", "w")}.get(atom.letter)
+    letters = _PARTS.get(atom.letter)
     return None if letters is None else (Atom(letters[0], first), Atom(letters[1], second))
 
 

@@ -26,6 +26,7 @@ SHIM = chips.load("any")
 BY_NAME = {rule.name: rule for rule in RULES}
 #: Ways of a pattern that are there for a guard to refuse: (rule, what the way holds) -> the code.
 REFUSED = {
+    ("attention", "~probabilities=4"): "guard:zeroed_where_dropped",
     ("rope", "Add.0/Mul.0~|=1"): "guard:halves_make_the_whole",
     ("rope", "Unsqueeze.0|=1"): "guard:halves_make_the_whole",
     ("rope", "Unsqueeze.0/Neg.0|=1"): "guard:halves_make_the_whole",
@@ -189,6 +190,7 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
     ),
     ("attention", "caps_agree"): lambda: changed("attention", "~scores=4", numbers={"c2": 10.0}),
     ("attention", "sink_is_cut_off"): lambda: sink_left(),
+    ("attention", "zeroed_where_dropped"): lambda: changed("attention", "~probabilities=4"),
     ("matmul_bias", "bias_has_one_axis"): lambda: changed("matmul_bias", weights={"bias": (1,)}),
     ("matmul_bias", "bias_is_a_row"): lambda: changed("matmul_bias", weights={"bias": (3, 1)}),
     ("matmul_bias", "layout_leaves_rows"): lambda: changed(

@@ -28,7 +28,8 @@ ATTENTION = {
     ),
     "mask_layouts": Attr(
         (),
-        "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t)",
+        "for each operand of mask: empty, or the axes it has where the scores are folded then (bh s t, or "
+        "with rows and keys of pixels apart: s4 S4 t4 T4, each with its size)",
     ),
     "causal": Attr(False, "the mask is exactly the lower triangle (recorded; the operand stands)"),
     "softcap": Attr(0.0, "cap of the scores, 0: none"),

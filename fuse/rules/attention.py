@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fuse import layout as lay
-from fuse.guards import casts_to_float, dims_text
+from fuse.guards import casts_to_float
 from fuse.ir import Graph, Op
 from fuse.layout import Atom, Layout
 from fuse.match import Match
@@ -47,8 +48,20 @@ from fuse.rules.attention_axes import (
     result_layout,
     windows_and_heads,
 )
-from fuse.rules.attention_masks import HIDDEN, adds_nothing, always_true, first_lanes, lower_triangle
-from fuse.types import FLOATS, Dim, add
+from fuse.rules.attention_guards import (
+    caps_agree,
+    scale_stands_below_masks,
+    sink_is_cut_off,
+    zeroed_where_dropped,
+)
+from fuse.rules.attention_masks import (
+    HIDDEN,
+    adds_nothing,
+    always_true,
+    lower_triangle,
+    one_condition,
+)
+from fuse.types import FLOATS, Dim
 
 ReduceMax = kind("ReduceMax")
 q, k, v = anything("q"), anything("k"), anything("v")
@@ -81,7 +94,6 @@ SCORE_STEPS = {
     "scale": Mul(HOLE, constant("s")),
     "unscale": Div(HOLE, constant("s")),
     "divide": Div(HOLE, Runtime("divisor")),
-    "multiply": Mul(HOLE, Runtime("factor", heads=True)),
     "cap": softcap(HOLE) | Mul(Tanh(Div(HOLE, c)), c2),
     "bound": Mul(form(scaled_product_tanh, "tanh", x=HOLE), c2),
     "keep": Where(anything("keep"), HOLE, fill),
@@ -91,6 +103,7 @@ SCORE_STEPS = {
     "add": Add(HOLE, anything("mask")),
     "sink": Concat(HOLE, Expand(anything("sink")) | anything("sink"), axis=LAST),
     "shift": Sub(HOLE, ReduceMax(HOLE, axes=LAST, keepdims=1)),
+    "multiply": Mul(HOLE, Runtime("factor", heads=True)),
 }
 #: What may stand between the softmax and the product with v.
 PROBABILITY_STEPS = {
@@ -98,14 +111,13 @@ PROBABILITY_STEPS = {
     "cast": Cast(HOLE),
     "reshape": Reshape(HOLE),
     "without_sink": Slice(HOLE),
+    "zeroed": Where(anything("gone"), constant(0), HOLE),
 }
 product = MatMul(q, k) | FusedMatMul(q, k) | Einsum(q, k)
 softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape", "sink"]), axis=LAST)
 probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape", "without_sink"])
 core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
 OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
-
-INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink"})
 
 
 @dataclass
@@ -117,50 +129,6 @@ class Reading:
     softcap: float = 0.0
     layout: Layout = ()
     also: list[Op] = field(default_factory=list)
-
-
-def scale_stands_below_masks(m: Match) -> Wrong | None:
-    """every scalar factor of the scores stands below the masks"""
-    outside = False
-    for step in reversed(m.taken("scores")):
-        if step.step in INNER:
-            outside = True
-        elif step.step in ("scale", "unscale") and outside and m.graph.scalar(step.bound["s"]) != 1:
-            return Wrong(step.value, "a factor of masked scores")
-    return None
-
-
-def caps_agree(m: Match) -> Wrong | None:
-    """the two constants of the cap are one number"""
-    for step in m.taken("scores"):
-        if step.step == "cap" and "c" in step.bound:
-            one, two = m.graph.scalar(step.bound["c"]), m.graph.scalar(step.bound["c2"])
-            if one is None or two is None or abs(float(one) - float(two)) > 1e-3 * abs(float(one)):
-                return Wrong(step.value, f"{one} and {two}")
-    return None
-
-
-def sink_is_cut_off(m: Match) -> Wrong | None:
-    """the column of sinks joined to the scores, one number a head, is the one cut off after the softmax"""
-    joined = [step for step in m.taken("scores") if step.step == "sink"]
-    cut = [step for step in m.taken("probabilities") if step.step == "without_sink"]
-    if not joined and not cut:
-        return None
-    if len(joined) != 1 or len(cut) != 1:
-        return Wrong((joined or cut)[0].value, f"{len(joined)} columns of sinks, {len(cut)} cuts")
-    graph, at = m.graph, joined[0]
-    above = [step.step for step in m.taken("scores")[: m.taken("scores").index(at)]]
-    if set(above) - {"shift", "cast"}:
-        return Wrong(at.value, f"{above[-1]} of scores and sinks together")
-    op = graph.producer(at.value)
-    scores, left = graph.dims(op.inputs[0]) if op is not None else None, graph.dims(cut[0].value)
-    sink = graph.dims(at.bound["sink"])
-    whole = graph.dims(at.value)
-    one = whole is not None and scores is not None and whole[-1] == add(scores[-1], 1)
-    column = one and sink is not None and len(sink) == 4 and sink[-1] == 1
-    if not column or scores is None or len(scores) != 4 or left is None or left[-1] != scores[-1]:
-        return Wrong(at.value, f"sinks {dims_text(sink)}, {dims_text(left)} left")
-    return None if first_lanes(graph, cut[0].value) else Wrong(cut[0].value, "another cut")
 
 
 def products_fit(m: Match) -> Wrong | None:
@@ -197,7 +165,7 @@ def read_scores(m: Match, score: Op) -> Reading | None:
             shape = graph.dims(step.value)
             atoms = [atom for axis in reading.layout for atom in axis]
             again = None if shape is None else lay.regroup(atoms, shape)
-            if again is None:
+            if again is None or not _counted(again):
                 return None
             reading.layout = again
         elif step.step in ("scale", "unscale"):
@@ -208,6 +176,13 @@ def read_scores(m: Match, score: Op) -> Reading | None:
         elif step.step not in ("cast", "shift"):
             _read_mask(graph, reading, step.step, step.value, step.bound)
     return reading
+
+
+def _counted(layout: Layout) -> bool:
+    """Whether rows and keys that a reshape parts (rows and columns of pixels) have sizes that are numbers."""
+    atoms = [atom for axis in layout for atom in axis]
+    parted = any(atom.letter in "ST" for atom in atoms)
+    return not parted or all(isinstance(atom.size, int) for atom in atoms if atom.letter in "sStT")
 
 
 def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[str, Any]) -> None:
@@ -234,8 +209,10 @@ def _mask_layout(layout: Layout) -> str:
     names = ["".join(atom.letter for atom in axis) for axis in layout]
     if [name.replace("w", "") for name in names] == ["b", "h", "s", "t"]:
         return ""
+    counted = "wsStT" if {"S", "T"} & set("".join(names)) else "w"
     return " ".join(
-        "".join(f"w{atom.size}" if atom.letter == "w" else atom.letter for atom in axis) for axis in layout
+        "".join(f"{atom.letter}{atom.size}" if atom.letter in counted else atom.letter for atom in axis)
+        for axis in layout
     )
 
 
@@ -279,6 +256,11 @@ def _heads(*layouts: Layout) -> int:
                 if atom.letter == "h" and isinstance(atom.size, int):
                     return atom.size
     return 0
+
+
+def _reads_what_runs(m: Match) -> bool:
+    """Whether keys or values are made of the input: else the place is a classifier between two layers."""
+    return not (m.graph.is_constant(m["k"]) and m.graph.is_constant(m["v"]))
 
 
 def build(m: Match) -> Iterator[Built]:
@@ -340,7 +322,7 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
     else:
         result = (*reading.layout[:-1], (Atom("d", v_dims[values[1].split().index("d")]),))
     shaped = result_layout(m, result)
-    if shaped is None:
+    if shaped is None or any(atom.letter == "S" for axis in shaped for atom in axis):
         return None
     exchanged = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
     heads = (
@@ -356,6 +338,10 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
     )
 
 
+def _is_any(graph: Graph, condition: str, others: list[str]) -> bool:
+    return any(one_condition(graph, condition, other) for other in others)
+
+
 def _built(
     m: Match,
     reading: Reading,
@@ -365,7 +351,11 @@ def _built(
     groups: int,
 ) -> Built:
     graph = m.graph
-    masks = list(reversed(reading.masks))
+    gone = [step.bound["gone"] for step in m.taken("probabilities") if step.step == "zeroed"]
+    masks = [
+        (what, operand, where, -math.inf if what == "drop" and _is_any(graph, operand, gone) else number)
+        for what, operand, where, number in reversed(reading.masks)
+    ]
     attrs: dict[str, Any] = dict(
         zip(("q_layout", "k_layout", "v_layout", "out_layout"), map(lay.text, layouts), strict=True)
     )
@@ -383,7 +373,7 @@ def _built(
         attrs["causal"] = True
     if reading.softcap:
         attrs["softcap"] = reading.softcap
-    if any(step.step == "nan_guard" for step in m.taken("probabilities")):
+    if any(step.step in ("nan_guard", "zeroed") for step in m.taken("probabilities")):
         attrs["empty_rows"] = "zero"
     soft = next(op for op in m.ops if op.kind == "Softmax")
     if graph.dtype(soft.inputs[0]) != graph.dtype(operands[0]) and graph.dtype(soft.inputs[0]) in FLOATS:
@@ -400,6 +390,7 @@ attention = Rule(
     finds=star("out", OUT_STEPS, core, resizes=["transpose", "reshape"], reach=3),
     marks=("Softmax",),
     hints=("LogSoftmax", "Hardmax"),
+    place=_reads_what_runs,
     almost=lambda m, fault: fault.code == "op" and fault.got in ("LogSoftmax", "Hardmax"),
     needs=(
         casts_to_float("scores"),
@@ -408,6 +399,7 @@ attention = Rule(
         guard(scale_stands_below_masks),
         guard(caps_agree),
         guard(sink_is_cut_off),
+        guard(zeroed_where_dropped),
     ),
     builds=build,
 )

@@ -153,6 +153,24 @@ def _counts_along(graph: Graph, value: str) -> int | None:
     return None
 
 
+def one_condition(graph: Graph, a: str, b: str) -> bool:
+    """Whether two conditions are one value, cast or not, or constants alike."""
+    a, b = _below_casts(graph, a), _below_casts(graph, b)
+    one, two = graph.constant(a), graph.constant(b)
+    if a == b or one is None or two is None:
+        return a == b
+    first, second = one.small(), two.small()
+    return first is not None and second is not None and np.array_equal(first != 0, second != 0)
+
+
+def _below_casts(graph: Graph, value: str) -> str:
+    op = graph.producer(value)
+    while op is not None and op.kind == "Cast":
+        value = op.inputs[0]
+        op = graph.producer(value)
+    return value
+
+
 def first_lanes(graph: Graph, value: str) -> bool:
     """Whether a value is the first lanes of another: a Slice of the last axis from 0 on."""
     op = graph.producer(value)

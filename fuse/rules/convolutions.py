@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fuse import forms
 from fuse.forms.convolutions import conv
-from fuse.guards import agree, dims_text
+from fuse.guards import agree, branches_off, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import HOLE, Add, Mul, anything, constant, form, kind, star
@@ -175,10 +175,8 @@ def residual_has_the_dims_of_the_result(m: Match) -> Wrong | None:
 
 
 def _is_no_stream(m: Match) -> bool:
-    """Whether what is activated is not also added on to (a pre-activation block): it has to be written."""
-    act, graph = m["act"], m.graph
-    others = [graph.slots[slot] for slot in graph.readers(act.x) if slot != act.op.slot]
-    return not any(op is not None and op.kind == "Add" and op.slot > act.op.slot for op in others)
+    """Whether what is activated goes nowhere else: a stream that a block begins with has to be written."""
+    return not branches_off(m.graph, m["act"].x, m["act"].op)
 
 
 def bounds_are_known(m: Match) -> Wrong | None:

@@ -13,6 +13,8 @@ x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bia
 InstanceNormalization = kind("InstanceNormalization")
 inner = InstanceNormalization(Reshape(x), constant("ones", scalar=False), constant("zeros", scalar=False))
 grouped = Reshape(inner)
+# Each channel a group of its own: the reshapes change nothing, and some exporters leave them out.
+alone = InstanceNormalization(x, constant("ones", scalar=False), constant("zeros", scalar=False))
 
 
 def _inner_dims(m: Match) -> Dims | None:
@@ -32,7 +34,7 @@ def groups_divide_channels(m: Match) -> Wrong | None:
 
 def reshape_gives_the_shape_back(m: Match) -> Wrong | None:
     """the second reshape gives the dims of x back"""
-    back = next(op.outputs[0] for op in m.ops if op.kind == "Reshape" and op.inputs[0] != m["x"])
+    back = next((op.outputs[0] for op in m.ops if op.kind == "Reshape" and op.inputs[0] != m["x"]), m["x"])
     dims, whole = m.graph.dims(back), m.graph.dims(m["x"])
     if dims is not None and dims == whole:
         return None
@@ -67,6 +69,11 @@ def along_channels(dims: Dims | None, whole: Dims | None) -> bool:
     return own == (1, whole[1], *(1,) * (len(whole) - 2))
 
 
+def _is_of_groups(m: Match) -> bool:
+    """Whether reshapes make groups, or the instance norm leaves scale and shift to what stands behind it."""
+    return any(op.kind == "Reshape" for op in m.ops) or inner_norm_is_plain(m) is None
+
+
 def _group_norm(m: Match) -> Built:
     op = next(op for op in m.ops if op.kind == "InstanceNormalization")
     cut = _inner_dims(m)
@@ -85,7 +92,7 @@ group_norm = Rule(
     """a norm over groups of channels and all that lies behind them, scaled and shifted a channel
 
     Five kernels become one: two reshapes, a norm, a product and a sum.""",
-    finds=Add(Mul(grouped, weight), bias) | Mul(grouped, weight) | grouped,
+    finds=Add(Mul(grouped | alone, weight), bias) | Mul(grouped | alone, weight) | grouped,
     marks=("InstanceNormalization",),
     needs=(
         float_narrower_than_f64("x"),
@@ -94,6 +101,7 @@ group_norm = Rule(
         guard(inner_norm_is_plain, code="operand"),
         guard(lies_along_the_channels),
     ),
+    place=_is_of_groups,
     builds=_group_norm,
     almost=_stands_between_reshapes,
 )

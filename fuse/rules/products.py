@@ -7,7 +7,7 @@ from typing import Any
 
 from fuse import forms
 from fuse.forms.mixtures import sums_experts
-from fuse.guards import agree, dims_text, regroups_rows, squeezed
+from fuse.guards import agree, branches_off, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
@@ -324,6 +324,7 @@ matmul_bias_act = Rule(
     finds=act,
     marks=tuple(sorted(forms.activation.kinds | forms.biased_activation.kinds)),
     needs=(guard(bias_is_of_the_products_width),),
+    place=lambda m: not branches_off(m.graph, m["act"].x, m["act"].op),
     builds=_with_act,
     reads=("matmul_bias", "Gemm"),
 )

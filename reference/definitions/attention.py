@@ -19,6 +19,7 @@ from reference.definitions.case import Array, Case, Definition, exact
 _ORDER = "bwhsd"
 #: An axis of windows may have their number behind it.
 _WINDOWS = re.compile(r"\bw.*(?= b?h )")
+_SIZE = re.compile(r"\d+$")
 _COUNTED = re.compile(r"\bw(\d+) ")
 
 
@@ -124,7 +125,11 @@ def _folded(plain: Sequence[int], layout: str, mask: Array) -> list[int]:
         windows = mask.shape[axes.index("w") - len(axes)]
     batch, heads, rows, keys = plain
     sizes = {"b": batch // windows, "w": windows, "h": heads, "s": rows, "t": keys, "1": 1}
-    return [math.prod(sizes[letter] for letter in axis) for axis in axes]
+    given = [_SIZE.search(axis) for axis in axes]
+    return [
+        int(size[0]) if size else math.prod(sizes[letter] for letter in axis)
+        for axis, size in zip(axes, given, strict=True)
+    ]
 
 
 def _capped(scores: Array, cap: float) -> Array:
@@ -156,6 +161,7 @@ def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     batch = query.shape[0]
     key, value = (shared(part, query.shape[1], batch, groups) for part in (key, value))
     entries = tuple(case["mask"])
+    masks = masks[: sum(entry != "cap" for entry in entries)]
     sink = exact(masks[0]) if entries[:1] == ("sink",) else None
     inner = (
         case if sink is None else Case({**case.attrs, "mask": entries[1:], "mask_layouts": ()}, case.types)
