@@ -44,10 +44,12 @@ def unknown(dims: Dims | None) -> bool:
 
 
 def branches_off(graph: Graph, value: str, taker: Op) -> bool:
-    """Whether another branch of the model reads a value too, so that it has to be written: more than a
-    reader whose result the model hands out."""
+    """Whether another branch of the model reads a value too, so that it has to be written: a sum, or more
+    than a reader whose result the model hands out."""
     others = [graph.slots[slot] for slot in graph.readers(value) if slot != taker.slot]
-    return any(op is not None and not all(map(graph.is_output, op.outputs)) for op in others)
+    return any(
+        op is not None and (op.kind == "Add" or not all(map(graph.is_output, op.outputs))) for op in others
+    )
 
 
 def regroups_rows(graph: Graph, reshape: Op) -> bool:

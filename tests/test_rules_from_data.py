@@ -190,6 +190,9 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
     ),
     ("attention", "caps_agree"): lambda: changed("attention", "~scores=4", numbers={"c2": 10.0}),
     ("attention", "sink_is_cut_off"): lambda: sink_left(),
+    ("attention", "factor_is_of_unit_vectors"): lambda: inserted(
+        changed("attention"), "Mul", "Softmax", np.linspace(0.5, 1, 3, dtype=np.float32).reshape(3, 1, 1)
+    ),
     ("attention", "zeroed_where_dropped"): lambda: changed("attention", "~probabilities=4"),
     ("matmul_bias", "bias_has_one_axis"): lambda: changed("matmul_bias", weights={"bias": (1,)}),
     ("matmul_bias", "bias_is_a_row"): lambda: changed("matmul_bias", weights={"bias": (3, 1)}),

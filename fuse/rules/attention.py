@@ -50,6 +50,7 @@ from fuse.rules.attention_axes import (
 )
 from fuse.rules.attention_guards import (
     caps_agree,
+    factor_is_of_unit_vectors,
     scale_stands_below_masks,
     sink_is_cut_off,
     zeroed_where_dropped,
@@ -172,6 +173,10 @@ def read_scores(m: Match, score: Op) -> Reading | None:
             number = float(graph.scalar(step.bound["s"]) or 0.0)
             if number == 0.0:
                 return None
+            if number != 1 and any(what == "add" for what, *_ in reading.masks):
+                how = "multiply" if step.step == "scale" else "divide"
+                reading.masks.append((how, step.bound["s"], _mask_layout(reading.layout), 0.0))
+                continue
             reading.scale *= number if step.step == "scale" else 1 / number
         elif step.step not in ("cast", "shift"):
             _read_mask(graph, reading, step.step, step.value, step.bound)
@@ -397,6 +402,7 @@ attention = Rule(
         casts_to_float("probabilities"),
         guard(products_fit),
         guard(scale_stands_below_masks),
+        guard(factor_is_of_unit_vectors, code="operand"),
         guard(caps_agree),
         guard(sink_is_cut_off),
         guard(zeroed_where_dropped),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fuse.guards import dims_text
-from fuse.match import Match
+from fuse.ir import Graph
+from fuse.match import Match, Taken
 from fuse.rule import Wrong
 from fuse.rules.attention_masks import first_lanes, one_condition
 from fuse.types import add
@@ -14,13 +15,64 @@ INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink"})
 
 def scale_stands_below_masks(m: Match) -> Wrong | None:
     """every scalar factor of the scores stands below the masks"""
-    outside = False
+    inner: list[Taken] = []
     for step in reversed(m.taken("scores")):
         if step.step in INNER:
-            outside = True
-        elif step.step in ("scale", "unscale") and outside and m.graph.scalar(step.bound["s"]) != 1:
+            inner.append(step)
+        elif step.step not in ("scale", "unscale") or m.graph.scalar(step.bound["s"]) == 1:
+            continue
+        elif inner and not scales_a_sum_of_products(m, step):
             return Wrong(step.value, "a factor of masked scores")
     return None
+
+
+def scales_a_sum_of_products(m: Match, step: Taken) -> bool:
+    """Whether a factor is the only one, and of the scores and terms of positions that are products too."""
+    taken = m.taken("scores")
+    below = taken[taken.index(step) + 1 :]
+    if any(one.step in INNER - {"add"} or one.step in ("scale", "unscale") for one in below):
+        return False
+    terms = [one.bound["mask"] for one in below if one.step == "add"]
+    return bool(terms) and all(_is_product(m.graph, term) for term in terms)
+
+
+_MOVES = frozenset(
+    "Reshape Transpose Slice Pad Squeeze Unsqueeze Expand Gather GatherElements Concat".split()
+)
+
+
+def _is_product(graph: Graph, value: str) -> bool:
+    """Whether a value is a product of two activations, moved about or not."""
+    for _ in range(16):
+        op = graph.producer(value)
+        if op is None or op.kind not in _MOVES:
+            return op is not None and op.kind in ("MatMul", "Einsum")
+        value = next((v for v in op.inputs if not _is_filling(graph, v)), "")
+    return False
+
+
+def _is_filling(graph: Graph, value: str) -> bool:
+    op = graph.producer(value)
+    return graph.is_constant(value) or (op is not None and op.kind == "ConstantOfShape")
+
+
+def factor_is_of_unit_vectors(m: Match) -> Wrong | None:
+    """a factor of each head, where it is known, scales products of unit vectors"""
+    for step in m.taken("scores"):
+        if step.step != "multiply" or not m.graph.is_constant(step.bound["factor"]):
+            continue
+        if not (_is_unit(m.graph, m["q"]) and _is_unit(m.graph, m["k"])):
+            return Wrong(step.bound["factor"], "a number for each head")
+    return None
+
+
+def _is_unit(graph: Graph, value: str) -> bool:
+    for _ in range(8):
+        op = graph.producer(value)
+        if op is None or op.kind not in _MOVES | {"Cast"}:
+            return op is not None and op.kind == "l2_norm"
+        value = op.inputs[0]
+    return False
 
 
 def caps_agree(m: Match) -> Wrong | None:

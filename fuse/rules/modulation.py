@@ -89,7 +89,7 @@ def _is_gated(m: Match) -> bool:
     graph = m.graph
     gate_dims, dims = graph.dims(m["gate"]), graph.dims(m["y"])
     wide = gate_dims is not None and dims is not None and gate_dims[-1:] == dims[-1:] and len(dims) > 2
-    if _is_shift(m) or m["gate"] == m["y"]:
+    if _is_shift(m) or m["gate"] == m["y"] or graph.is_constant(m["x"]) or (dims and dims[-1] == 1):
         return False
     return wide and _from_condition(graph, m["gate"])
 
