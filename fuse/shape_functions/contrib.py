@@ -159,7 +159,7 @@ def quantized_concat(call: Call) -> Sequence[Sketch | None]:
 
 def quantized_where(call: Call) -> Sequence[Sketch | None]:
     """A condition, then two tensors with scale and zero point each."""
-    inputs = (call.inputs[0], *call.inputs[1:5:3])
+    inputs = (*call.inputs[:1], *call.inputs[1:5:3])
     return broadcasted(Call(call.op._replace(inputs=inputs), call.types, call.contents, call.opset))
 
 
