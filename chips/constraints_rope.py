@@ -17,7 +17,9 @@ _BY_ROW = frozenset({"Unsqueeze", "Squeeze", "Slice", "Expand", "Gather"})
 def form(at: Operands, want: tuple[str, ...]) -> Answer:
     """pairs of lanes taken as {want}"""
     pairs = at.attr("form")
-    return None if pairs in want else str(pairs)
+    if pairs not in want:
+        return str(pairs)
+    return f"lanes from {at.attr('rotary_from')} on" if at.attr("rotary_from") else None
 
 
 def tables(at: Operands, want: bool | str) -> Answer:

@@ -51,11 +51,13 @@ def regroup(atoms: list[Atom], dims: Dims) -> Layout | None:
 
     None where the sizes do not surely agree.
     """
-    left = list(atoms)
+    left = [atom for atom in atoms if atom.size != 1]
+    # An axis of one element lies wherever the sizes have one: it has no place of its own in memory.
+    ones = [atom for atom in atoms if atom.size == 1]
     axes: list[Axis] = []
     for index, dim in enumerate(dims):
         if dim == 1:
-            axes.append((left.pop(0),) if left and left[0].size == 1 else (Atom("1", 1),))
+            axes.append((ones.pop(0) if ones else Atom("1", 1),))
             continue
         axis: list[Atom] = []
         have: Dim = 1
@@ -74,8 +76,8 @@ def regroup(atoms: list[Atom], dims: Dims) -> Layout | None:
             axis.append(atom)
             have = reached
         axes.append(_rejoined(axis))
-    while left and left[0].size == 1 and axes:
-        axes[-1] = (*axes[-1], left.pop(0))
+    if ones and axes:
+        axes[-1] = (*ones, *axes[-1])
     return None if left else tuple(axes)
 
 
@@ -131,7 +133,7 @@ def below(graph: Graph, value: str, layout: Layout) -> Step | None:
 
 
 def _shrink(layout: Layout, inner: Dims, outer: Dims) -> Layout | None:
-    """Below an expand: only the repeats of a key head (r), or nothing, may be spread."""
+    """Below an expand: only the repeats of a key head (r), the only one (h), or nothing, may be spread."""
     if len(inner) != len(outer):
         return None
     axes: list[Axis] = []
@@ -140,19 +142,33 @@ def _shrink(layout: Layout, inner: Dims, outer: Dims) -> Layout | None:
             axes.append(axis)
         elif small == 1 and [atom.letter for atom in axis] == ["r"]:
             axes.append((Atom("1", 1),))
+        elif small == 1 and [atom.letter for atom in axis] == ["h"]:
+            axes.append((Atom("h", 1),))
         else:
             return None
     return tuple(axes)
 
 
+def _spread(above: Layout, under: Layout) -> Dim:
+    """How often an expand between two layouts repeats key heads; 0 where it repeats nothing."""
+    wide = (axis[0].size for axis, small in zip(above, under, strict=True) if size(axis) != size(small))
+    return next(wide, 0)
+
+
 def walk(
-    graph: Graph, value: str, layout: Layout, own: set[int], stops: Callable[[Layout], bool]
+    graph: Graph,
+    value: str,
+    layout: Layout,
+    own: set[int],
+    stops: Callable[[Layout], bool],
+    spread: bool = True,
 ) -> tuple[str, Layout, Dim, list[Op]]:
     """Down through layout operators that only the match reads, as far as there is a layout to stop at.
 
-    own: slots of the match. stops: whether a layout is one to stop at. Returns the value to
-    read, its layout, the repeats of each key head, and the operators passed. Stopping earlier is
-    always right: the operators above are simply not taken in.
+    own: slots of the match. stops: whether a layout is one to stop at. spread: whether to go below
+    an expand that repeats key heads. Returns the value to read, its layout, the repeats of each key
+    head, and the operators passed. Stopping earlier is always right: the operators above are simply
+    not taken in.
     """
     slots = set(own)
     best = (value, layout, 1, [])  # type: tuple[str, Layout, Dim, list[Op]]
@@ -163,11 +179,10 @@ def walk(
         if op is None or graph.is_output(value) or any(slot not in slots for slot in graph.readers(value)):
             return best
         step = below(graph, value, layout)
-        if step is None or op.slot in slots:
+        if step is None or op.slot in slots or (op.kind == "Expand" and not spread):
             return best
         if step.op.kind == "Expand":
-            spread = [atom.size for axis in layout for atom in axis if atom.letter == "r"]
-            repeats = spread[0] if spread else repeats
+            repeats = _spread(layout, step.layout) or repeats
         ops.append(op)
         slots.add(op.slot)
         value, layout = step.value, step.layout

@@ -17,7 +17,7 @@ from fuse.placement import Axes, Item, Part, Rows, Shape, View
 from fuse.types import Dim, Dims, add, divide, mul, sub
 
 #: Operators that copy a part of a value, or all of it in another order.
-COPYING = frozenset({"Slice", "Split", "Gather", "Transpose"})
+COPYING = frozenset({"Slice", "Split", "Gather", "GatherND", "Transpose"})
 #: Operators that give the same elements other dims; no runtime copies for them.
 FREE = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten"})
 
@@ -64,6 +64,17 @@ def _gather(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views
         if isinstance(at, int):
             return (Item(axis, add(of, at) if at < 0 else at, of, kept=len(chosen) == 1),)
     return (Rows(ids, chosen),) if axis == -len(inner) and len(inner) > 1 else None
+
+
+def _item(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views | None:
+    """One index of the first axis, as exporters write a negative index in brackets."""
+    chosen, content = graph.dims(op.inputs[1]), graph.content(op.inputs[1])
+    if op.attrs.get("batch_dims", 0) or chosen not in ((1,), (1, 1)) or content is None:
+        return None
+    at, of = content[0], inner[0]
+    if not isinstance(at, int):
+        return None
+    return (Item(-len(inner), add(of, at) if at < 0 else at, of, kept=len(chosen) == 2),)
 
 
 def _slice(graph: Graph, op: Op, inner: Dims, outer: Dims, value: str) -> Views | None:
@@ -114,6 +125,7 @@ _VIEWS: Mapping[str, Callable[[Graph, Op, Dims, Dims, str], Views | None]] = {
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
+    "GatherND": _item,
     **dict.fromkeys(FREE, _shape),
 }
 

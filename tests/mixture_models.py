@@ -24,6 +24,8 @@ class Draft:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.rng = np.random.default_rng(seed)
+        #: Bounds by `Min` and `Max`, as newer exports write those of one side, not by `Clip`.
+        self.one_sided = False
 
     def new(self, stem: str) -> str:
         return f"{stem.lower()}_{len(self.nodes) + len(self.constants)}"
@@ -130,8 +132,9 @@ def batched(
     gpt_oss: bool = False,
     wrong: str = "",
     two: bool = False,
+    wide: bool = False,
 ) -> str:
-    """The weighted sum of k experts a row, [rows, width]; x is [rows, width].
+    """The weighted sum of k experts a row, [rows, width]; x is [rows, width]. wide: weighted in f32.
 
     gpt_oss: rows before weights [in, out], biases, gate and up in turn, bounded, (up + 1).
     """
@@ -175,10 +178,11 @@ def batched(
     column = d.op(
         "Unsqueeze", d.op("Reshape", weights, d.ints(-1)), d.ints(0 if wrong == "a row of weights" else -1)
     )
-    scaled = d.op("Mul", made, column)
+    scaled = d.op("Mul", d.op("Cast", made, to=TensorProto.FLOAT) if wide else made, column)
     grouped = d.op("Reshape", scaled, d.ints(-1, K, WIDTH))
     kind = "ReduceMean" if wrong == "mean" else "ReduceSum"
-    return str(d.op(kind, grouped, d.ints(0 if wrong == "sum over rows" else 1), keepdims=0))
+    total = d.op(kind, grouped, d.ints(0 if wrong == "sum over rows" else 1), keepdims=0)
+    return str(d.op("Cast", total, to=TensorProto.FLOAT16) if wide else total)
 
 
 def _silu(d: Draft, x: str) -> str:
@@ -202,8 +206,12 @@ def _clamped(d: Draft, both: str, wrong: str) -> str:
     gate = d.op("Slice", both, d.ints(0), end, axes, step)
     up = d.op("Slice", both, d.ints(1), end, axes, step)
     bound = 6.0 if wrong == "other limit" else 7.0
-    gate = d.op("Clip", gate, "", d.number(7.0))
-    up = d.op("Clip", up, d.number(-bound), d.number(bound))
+    if d.one_sided:
+        gate = d.op("Min", gate, d.number(7.0))
+        up = d.op("Min", d.op("Max", d.number(-bound), up), d.number(bound))
+    else:
+        gate = d.op("Clip", gate, "", d.number(7.0))
+        up = d.op("Clip", up, d.number(-bound), d.number(bound))
     glu = d.op("Mul", gate, d.op("Sigmoid", d.op("Mul", gate, d.number(1.702))))
     return str(d.op("Mul", d.op("Add", up, d.number(1.0)), glu))
 
@@ -274,22 +282,29 @@ def mixture(
     wrong: str = "",
     seed: int = 0,
     rows: Any = "rows",
-    own_view: bool = False,
+    own_view: bool | str = False,
     scale: float = 0.0,
+    wide: bool = False,
 ) -> onnx.ModelProto:
-    """x [2, rows, width] through a mixture to y. form: newer, older, gpt_oss, two, looped, adding.
-    shared: "", plain or gated. own_view: the router reads a reshape of its own (Qwen3-Next).
+    """x [2, rows, width] through a mixture to y. form: newer, older, gpt_oss, gpt_oss_min, two, looped,
+    adding. wide: f16 rows are routed and weighted in f32.
+    shared: "", plain or gated. own_view: the router reads a reshape of its own, of the
+    rows (Qwen3-Next) or, "of x", of what they are flattened from (GLM-4).
     rows: a number makes x [rows, width], which nothing lays out again."""
     d = Draft(dtype, seed=seed)
     flat = isinstance(rows, int)
     x = "x" if flat else d.op("Reshape", "x", d.ints(-1, WIDTH))
-    seen = d.op("Reshape", x, d.ints(-1, WIDTH)) if own_view else x
+    seen = d.op("Reshape", "x" if own_view == "of x" else x, d.ints(-1, WIDTH)) if own_view else x
+    d.one_sided = form == "gpt_oss_min"
+    if wide:
+        seen, d.dtype = d.op("Cast", seen, to=TensorProto.FLOAT), np.float32
     logits = d.op("Gemm", seen, d.weight(EXPERTS, WIDTH, stem="router"), transB=1)
     routed = route(d, logits, routing, renormalize, wrong, scale)
+    d.dtype = dtype
     if form in ("looped", "adding"):
         y = looped(d, x, routed, wrong, adding=form == "adding")
     else:
-        y = batched(d, x, routed, form == "older", form == "gpt_oss", wrong, form == "two")
+        y = batched(d, x, routed, form == "older", form.startswith("gpt_oss"), wrong, form == "two", wide)
     if shared:
         y = shared_expert(d, x, y, shared == "gated", wrong)
     if not flat:

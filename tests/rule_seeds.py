@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from grow import Grower, Seeds, gemm, product, rms_normalization, with_attributes
+from onnx import TensorProto
 
 
 def put_back(grower: Grower, path: str, operands: list[str]) -> str:
@@ -38,12 +39,17 @@ def lanes(grower: Grower, value: str, start: int, stop: int, step: int = 1) -> s
     return grower.node("Slice", value, *bounds)
 
 
+def turns_last(path: str) -> bool:
+    """Whether the lanes that pass stand first, in the ways of `partial` that join them so."""
+    return path.startswith(("|0~|1", "|0~|2"))
+
+
 def half(grower: Grower, path: str, operands: list[str]) -> str:
     """The half of x that a place in the pattern takes; pairs where they are joined one beside another."""
     width = grower.type(operands[0])[1][-1]
     pairs, second = "Unsqueeze" in path, "Neg" in path
     if "rest" in path or operands[0] == "whole":
-        return lanes(grower, operands[0], ROTATED, width)
+        return lanes(grower, operands[0], *((0, width - ROTATED) if turns_last(path) else (ROTATED, width)))
     if "Squeeze" in path:
         return one_of_two(grower, "Slice", operands[0], pairs, second)
     if pairs:
@@ -54,7 +60,7 @@ def half(grower: Grower, path: str, operands: list[str]) -> str:
 def split(grower: Grower, path: str, operands: list[str]) -> str:
     """Both halves of x from one operator, or what is rotated and the rest."""
     rest = operands[0] == "whole"
-    second = rest or "Neg" in path
+    second = not turns_last(path) if rest else "Neg" in path
     if "Squeeze" in path:
         return one_of_two(grower, "Split", operands[0], "Unsqueeze" in path, second)
     made = grower.node("Split", operands[0], outputs=2, num_outputs=2, axis=-1)
@@ -66,7 +72,14 @@ def rotated(grower: Grower, path: str) -> str:
     dims = (2, 3, 5, WIDTH)
     if not path.startswith("|0"):
         return grower.input("x", dims)
-    return lanes(grower, grower.input("whole", dims), 0, ROTATED)
+    first = WIDTH - ROTATED if turns_last(path) else 0
+    return lanes(grower, grower.input("whole", dims), first, first + ROTATED)
+
+
+def cast_alone(grower: Grower, path: str, operands: list[str]) -> str:
+    """A cast of the result; what is joined with lanes that pass, or multiplied, keeps its type."""
+    to = TensorProto.FLOAT if "Concat" in path or "Mul" in path else TensorProto.FLOAT16
+    return grower.node("Cast", operands[0], to=to)
 
 
 def apart(second: bool) -> Callable[[Grower, str], str]:
@@ -130,6 +143,11 @@ def rotary_embedding(grower: Grower, path: str, operands: dict[str, str]) -> str
     x = operands.get("x") or grower.input("x", HEADS)
     angles = [grower.input(name, (2, 5, WIDTH // 2)) for name in ("cos", "sin")]
     return grower.node("RotaryEmbedding", x, *angles)
+
+
+def rotation_of_some(grower: Grower, path: str, operands: dict[str, str]) -> str:
+    angles = [grower.input(name, (2, 5, ROTATED // 2)) for name in ("cos", "sin")]
+    return grower.node("RotaryEmbedding", rotated(grower, path), *angles)
 
 
 def normed_heads(grower: Grower, path: str = "", operands: dict[str, str] | None = None) -> str:
@@ -199,6 +217,7 @@ SEEDS: dict[str, Seeds] = {
             "Reshape": pairs_joined,
             "Squeeze": without_one,
             "Gather": row_of_two,
+            "Cast": cast_alone,
         },
         made={
             "x": rotated,
@@ -207,6 +226,7 @@ SEEDS: dict[str, Seeds] = {
             "cos": table("cos"),
             "sin": table("sin"),
         },
+        forms={"native": rotation_of_some},
         dims={"whole": (2, 3, 5, WIDTH)},
         weights={},
         skip=frozenset({"raise"}),
@@ -235,7 +255,7 @@ SEEDS: dict[str, Seeds] = {
             "gone": (5, 7),
         },
         types={"keep": 9, "drop": 9, "gone": 9},
-        numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9},
+        numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9, "lowest": -1e30},
         nodes={"Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik")},
         skip=frozenset({"sink", "without_sink", "bound"}),
     ),

@@ -33,7 +33,7 @@ def test_optimize_prints_the_page_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     said = run("optimize", LLAMA, "--chip", "any")
     assert said.code == 0
-    assert said.out.startswith("llama on any   288 ops   launches 211 -> ")
+    assert said.out.startswith("llama on any   287 ops   launches 210 -> ")
     assert len(said.out.splitlines()) <= PAGE
     assert list(tmp_path.iterdir()) == []
 

@@ -200,13 +200,25 @@ def test_a_residual_sum_that_passes_a_reshape_before_its_norm(rows: int | str) -
     assert op.attrs["regrouped"] is True
 
 
-def test_a_reshaped_sum_that_others_read_stays() -> None:
-    """Windows put back and cut again: the squares are the stream of what follows."""
+def test_a_reshaped_sum_is_written_on_as_others_read_it() -> None:
+    """Windows put back and cut again, a decoder whose stream is rows (OPT): what follows reads the sum
+    under the axes of the norm."""
     g = Building(opset=17)
     x, windows = g.input("x", 1, 16, HIDDEN), g.input("windows", 1, 16, HIDDEN)
     squares = g.op("Reshape", g.op("Add", x, windows), g.ints(1, 4, 4, HIDDEN))
     normed = shapes.layer_norm(g, squares)
     found = held(g.model(g.op("Add", squares, g.op("Tanh", normed))))
+    op = built(found, "add_norm")
+    assert op.outputs == (normed, squares)
+    assert op.attrs["regrouped"] is True
+
+
+def test_a_sum_that_is_read_under_both_axes_stays() -> None:
+    g = Building(opset=17)
+    stream = g.op("Add", g.input("x", 1, 16, HIDDEN), g.input("windows", 1, 16, HIDDEN))
+    squares = g.op("Reshape", stream, g.ints(1, 4, 4, HIDDEN))
+    normed = g.op("Add", squares, shapes.layer_norm(g, squares))
+    found = held(g.model(g.op("Tanh", stream), normed))
     nothing(found, "add_norm")
     assert built(found, "layer_norm").inputs[0] == squares
 

@@ -36,6 +36,13 @@ SPELLINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "limit": 7.0, "up_offset": 1.0, "expert_biases": (1, 0, 1),
         },
     ),
+    "gpt_oss, bounds of one side": (
+        GPT_OSS,
+        {
+            "scoring": "softmax_chosen", "gating": "lanes", "act": "quick_gelu", "act_alpha": 1.702,
+            "limit": 7.0, "up_offset": 1.0, "expert_biases": (1, 0, 1),
+        },
+    ),
     "deepseek_v3": (
         {"routing": "grouped", "scale": 2.5},
         {
@@ -239,6 +246,25 @@ def test_a_shared_expert_joins(form: str, shared: str) -> None:
     assert bool(found.report.fired("router_shared_gate_merge")) == (shared == "gated")
     block = built(found, "moe_block")
     assert [bool(v) for v in block.inputs[4:6]] == [True, shared == "gated"]
+    assert reference.check(found.before, found.graph).bit_equal
+
+
+@pytest.mark.parametrize("shared", ["", "plain"])
+def test_a_router_that_flattens_the_rows_itself(shared: str) -> None:
+    found = optimized(mixture(own_view="of x", shared=shared))
+    assert len(built(found, "moe_block").parts) > 1
+    assert not found.report.near("moe_block")
+    assert reference.check(found.before, found.graph).bit_equal
+
+
+@pytest.mark.parametrize("shared", ["", "plain"])
+def test_rows_of_f16_routed_and_weighted_in_f32(shared: str) -> None:
+    """The mixture gives rows of f16 again, and its block reads them, whatever the router computes in."""
+    found = optimized(mixture(dtype=np.float16, wide=True, shared=shared, routing="sigmoid"))
+    out = built(found, "moe").outputs[0]
+    assert found.graph.base.types[out].dtype == "f16"
+    assert built(found, "moe_block").attrs["experts"] == EXPERTS
+    assert bool(found.report.fired("moe_shared")) == bool(shared)
     assert reference.check(found.before, found.graph).bit_equal
 
 

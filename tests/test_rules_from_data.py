@@ -184,6 +184,9 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
     ("rope", "tables_broadcast"): lambda: tables_of_each_batch(),
     ("rope", "casts_to_float"): lambda: cast_to_integers(changed("rope", "~casts=1")),
     ("attention", "casts_to_float"): lambda: cast_to_integers(changed("attention", "~scores=7")),
+    ("attention", "floor_stands_above_masks"): lambda: inserted(
+        changed("attention", "~scores=10"), "Add", "Softmax", np.zeros((5, 5), np.float32)
+    ),
     ("attention", "products_fit"): lambda: changed("attention", dims={"k": (3, 8, 7)}),
     ("attention", "scale_stands_below_masks"): lambda: inserted(
         changed("attention", "~scores=9"), "Mul", "Softmax", np.array(0.5, np.float32)

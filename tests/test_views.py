@@ -122,6 +122,15 @@ CASES: dict[str, tuple[Any, list[View] | None]] = {
     "backwards": (lambda g, x: g.op("Slice", x, g.ints(5), g.ints(0), g.ints(2), g.ints(-1)), None),
     "item": (lambda g, x: g.op("Gather", x, g.constant(np.array(-1)), axis=1), [Item(-2, 3, 4)]),
     "item_kept": (lambda g, x: g.op("Gather", x, g.ints(1), axis=2), [Item(-1, 1, 6, True)]),
+    "item_by_brackets": (
+        lambda g, x: g.op("GatherND", x, g.constant(np.array([[-1]]))),
+        [Item(-3, 1, 2, True)],
+    ),
+    "item_of_a_vector": (lambda g, x: g.op("GatherND", x, g.ints(1)), [Item(-3, 1, 2)]),
+    "items_of_each_batch": (
+        lambda g, x: g.op("GatherND", x, g.constant(np.array([[1], [0]])), batch_dims=1),
+        None,
+    ),
     "lanes_by_ids": (lambda g, x: g.op("Gather", x, g.ints(1, 0), axis=2), None),
     "axes": (lambda g, x: g.op("Transpose", x, perm=[1, 0, 2]), [Axes((1, 0, 2))]),
     "axes_reversed": (lambda g, x: g.op("Transpose", x), [Axes((2, 1, 0))]),

@@ -30,7 +30,8 @@ _ROPE = {
         "half: the two halves of the width are the pairs; interleaved: even and odd lanes; pairs_to_halves: "
         "reads even and odd lanes, writes halves; halves_to_pairs: the reverse",
     ),
-    "rotary_dim": Attr(0, "leading lanes that are rotated, the rest pass; 0: all"),
+    "rotary_dim": Attr(0, "lanes that are rotated, the rest pass; 0: all"),
+    "rotary_from": Attr(0, "first of the lanes that are rotated"),
     "tables": Attr("full", "full: cos and sin span the rotated width; half: one entry a pair"),
     "tables_from": Attr(
         "computed",
@@ -298,7 +299,12 @@ CLASSES: dict[str, FusedClass] = {
             "x residual weight bias add_bias",
             "the norm of x plus a residual; the sum is written on where others read it",
             "y sum",
-            _NORM | {"regrouped": Attr(False, "the result has the sum's rows under other leading axes")},
+            _NORM
+            | {
+                "regrouped": Attr(
+                    False, "the result, perhaps the sum too, has the rows of x under other leading axes"
+                )
+            },
         ),
         _declare(
             "norm_add_norm",

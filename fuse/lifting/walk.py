@@ -267,6 +267,11 @@ def _identity(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> 
     return True
 
 
+def _join_of_one(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> bool:
+    """Left where an exporter drops the empty operands of a join: a cache that starts with nothing."""
+    return len(inputs) == 1 and _identity(lift, node, inputs, scope)
+
+
 def _dropout(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> bool:
     if not node.outputs[0]:
         return False
@@ -294,6 +299,7 @@ def _cast(lift: Lift, node: Node, inputs: tuple[str, ...], scope: Scope) -> bool
 #: Operators that may do nothing -> whether this node does nothing.
 _SIMPLIFY: dict[str, Callable[[Lift, Node, tuple[str, ...], Scope], bool]] = {
     "Identity": _identity,
+    "Concat": _join_of_one,
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast,

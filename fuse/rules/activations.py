@@ -88,6 +88,13 @@ def _quick(m: Match) -> Built | None:
     return None if close(slope, 1.0, 1e-6) else Built("quick_gelu", (m["x"],), {"alpha": slope})
 
 
+def _slopes(m: Match) -> bool:
+    """Whether alpha scales the sigmoid's side alone: x scaled on both sides is silu of what it becomes."""
+    root = m.graph.producer(m.root)
+    inside = {op.inputs[0] for op in m.ops if op.kind == "Sigmoid"}
+    return root is None or inside.isdisjoint(root.inputs)
+
+
 quick_gelu = Rule(
     "quick_gelu",
     """x times sigmoid(alpha x)
@@ -96,6 +103,7 @@ quick_gelu = Rule(
     finds=Mul(Sigmoid(Mul(x, alpha)), x),
     marks=("Sigmoid",),
     needs=(float_type("x"),),
+    place=_slopes,
     builds=_quick,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fuse import layout as lay
@@ -17,6 +17,7 @@ from fuse.pattern import (
     LAST,
     Add,
     Cast,
+    Clip,
     Concat,
     Div,
     Einsum,
@@ -24,6 +25,7 @@ from fuse.pattern import (
     FusedMatMul,
     IsNaN,
     MatMul,
+    Max,
     Mul,
     Reshape,
     Runtime,
@@ -44,13 +46,17 @@ from fuse.rules.attention_axes import (
     Stops,
     any_order,
     heads_first,
+    heads_of,
     letters,
+    mask_layout,
+    opened,
+    renamed,
     result_layout,
-    windows_and_heads,
 )
 from fuse.rules.attention_guards import (
     caps_agree,
     factor_is_of_unit_vectors,
+    floor_stands_above_masks,
     scale_stands_below_masks,
     sink_is_cut_off,
     zeroed_where_dropped,
@@ -67,6 +73,7 @@ from fuse.types import FLOATS, Dim
 ReduceMax = kind("ReduceMax")
 q, k, v = anything("q"), anything("k"), anything("v")
 fill = constant("fill", test=lambda number: number <= HIDDEN, want="at most -1e4 or -inf")
+lowest = constant("lowest", test=lambda number: number <= HIDDEN, want="at most -1e4")
 c, c2 = constant("c"), constant("c2")
 softcap = kind("softcap")
 
@@ -102,6 +109,7 @@ SCORE_STEPS = {
     "cast": Cast(HOLE),
     "reshape": Reshape(HOLE),
     "add": Add(HOLE, anything("mask")),
+    "floor": Max(HOLE, lowest) | Clip(HOLE, lowest),
     "sink": Concat(HOLE, Expand(anything("sink")) | anything("sink"), axis=LAST),
     "shift": Sub(HOLE, ReduceMax(HOLE, axes=LAST, keepdims=1)),
     "multiply": Mul(HOLE, Runtime("factor", heads=True)),
@@ -175,11 +183,12 @@ def read_scores(m: Match, score: Op) -> Reading | None:
                 return None
             if number != 1 and any(what == "add" for what, *_ in reading.masks):
                 how = "multiply" if step.step == "scale" else "divide"
-                reading.masks.append((how, step.bound["s"], _mask_layout(reading.layout), 0.0))
+                reading.masks.append((how, step.bound["s"], mask_layout(reading.layout), 0.0))
                 continue
             reading.scale *= number if step.step == "scale" else 1 / number
-        elif step.step not in ("cast", "shift"):
+        elif step.step not in ("cast", "shift", "floor"):
             _read_mask(graph, reading, step.step, step.value, step.bound)
+            reading.layout = opened(reading.layout, graph.dims(step.value))
     return reading
 
 
@@ -191,7 +200,7 @@ def _counted(layout: Layout) -> bool:
 
 
 def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[str, Any]) -> None:
-    where = _mask_layout(reading.layout)
+    where = mask_layout(reading.layout)
     if what in ("cap", "bound"):
         op = graph.producer(at)
         assert op is not None
@@ -209,27 +218,17 @@ def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[s
     reading.masks.append((what, operand, where, number))
 
 
-def _mask_layout(layout: Layout) -> str:
-    """Empty where the scores have their own four axes, else their axes, windows with their number."""
-    names = ["".join(atom.letter for atom in axis) for axis in layout]
-    if [name.replace("w", "") for name in names] == ["b", "h", "s", "t"]:
-        return ""
-    counted = "wsStT" if {"S", "T"} & set("".join(names)) else "w"
-    return " ".join(
-        "".join(f"{atom.letter}{atom.size}" if atom.letter in counted else atom.letter for atom in axis)
-        for axis in layout
-    )
-
-
-def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stops) -> tuple[str, Layout, Dim]:
+def _operand(
+    m: Match, value: str, layout: Layout, reading: Reading, stops: Stops, spread: bool = True
+) -> tuple[str, Layout, Dim]:
     """Down from an operand through layout operators and scalar factors that only the match reads."""
     graph = m.graph
     repeats: Dim = 1
     while True:
         own = {op.slot for op in (*m.ops, *reading.also)}
-        value, layout, spread, ops = lay.walk(graph, value, layout, own, stops)
+        value, layout, times, ops = lay.walk(graph, value, layout, own, stops, spread)
         reading.also += ops
-        repeats = spread if spread != 1 else repeats
+        repeats = times if times != 1 else repeats
         own |= {op.slot for op in ops}
         op = graph.producer(value)
         if op is None or op.kind not in ("Mul", "Div") or graph.is_output(value):
@@ -248,19 +247,6 @@ def _operand(m: Match, value: str, layout: Layout, reading: Reading, stops: Stop
         reading.scale *= float(number) if op.kind == "Mul" else 1 / float(number)
         reading.also.append(op)
         value = op.inputs[1 - at]
-
-
-def _rename(layout: Layout, names: dict[str, str]) -> Layout:
-    return tuple(tuple(Atom(names.get(a.letter, a.letter), a.size) for a in axis) for axis in layout)
-
-
-def _heads(*layouts: Layout) -> int:
-    for layout in layouts:
-        for axis in layout:
-            for atom in axis:
-                if atom.letter == "h" and isinstance(atom.size, int):
-                    return atom.size
-    return 0
 
 
 def _reads_what_runs(m: Match) -> bool:
@@ -299,8 +285,10 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
     return _assemble(m, reading, score, out, stops)
 
 
-def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | None) -> Built | None:
-    graph = m.graph
+def _assemble(
+    m: Match, scores: Reading, score: Op, out: Op, stops: Stops | None, grouped: bool = True
+) -> Built | None:
+    graph, reading = m.graph, replace(scores, also=list(scores.also))
     names, values = letters(graph, score, "q", "k"), letters(graph, out, "p", "v")
     q_dims, k_dims, v_dims = graph.dims(m["q"]), graph.dims(m["k"]), graph.dims(m["v"])
     if names is None or values is None or q_dims is None or k_dims is None or v_dims is None:
@@ -308,19 +296,22 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
     if len(reading.layout) != len(values[2].split()):
         return None
     plain = frozenset({"b", "w", "h", "s", "d", "bh", "1"})
-    folded = stops or any_order(plain | {"hd"} if _heads(reading.layout) or len(q_dims) == 3 else plain)
+    folded = stops or any_order(plain | {"hd"} if heads_of(reading.layout) or len(q_dims) == 3 else plain)
     q_value, q_layout, _ = _operand(m, m["q"], lay.layout_of(q_dims, names[0]), reading, folded)
-    k_start = _rename(lay.layout_of(k_dims, names[1]), {"t": "s"})
-    k_value, k_layout, k_groups = _operand(m, m["k"], k_start, reading, folded)
+    k_start = renamed(lay.layout_of(k_dims, names[1]), {"t": "s"})
+    k_value, k_layout, k_groups = _operand(m, m["k"], k_start, reading, folded, grouped)
     kept = reading.scale
-    v_start = _rename(lay.layout_of(v_dims, values[1]), {"t": "s"})
+    v_start = renamed(lay.layout_of(v_dims, values[1]), {"t": "s"})
     if len(v_start) == len(reading.layout) and any(len(axis) > 1 for axis in reading.layout[:-2]):
         v_start = (*reading.layout[:-2], *v_start[-2:])
-    v_value, v_layout, v_groups = _operand(m, m["v"], v_start, reading, folded)
+    v_value, v_layout, v_groups = _operand(m, m["v"], v_start, reading, folded, grouped)
     out_scale, reading.scale = reading.scale / kept, kept
+    if k_groups != v_groups and grouped:
+        # One of them is repeated further down than can be read: both are read as they are repeated.
+        return _assemble(m, scores, score, out, stops, grouped=False)
     if out_scale != 1.0 or k_groups != v_groups or not isinstance(k_groups, int):
         return None
-    result = (*reading.layout[:-2], *_rename(lay.layout_of(v_dims, values[1]), {"t": "s"})[-2:])
+    result = (*reading.layout[:-2], *renamed(lay.layout_of(v_dims, values[1]), {"t": "s"})[-2:])
     by_letter = {atom.letter: axis for axis in (*reading.layout, *result) for atom in axis}
     if out.kind == "Einsum":
         result = tuple(by_letter[name if name in by_letter else name[0]] for name in values[2].split())
@@ -329,14 +320,18 @@ def _assemble(m: Match, reading: Reading, score: Op, out: Op, stops: Stops | Non
     shaped = result_layout(m, result)
     if shaped is None or any(atom.letter == "S" for axis in shaped for atom in axis):
         return None
-    exchanged = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
+    exchanged = windows_andheads_of((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
     heads = (
-        _heads(*exchanged, reading.layout)
+        heads_of(*exchanged, reading.layout)
         if exchanged[0] != q_layout
-        else _heads(q_layout, reading.layout, shaped)
+        else heads_of(q_layout, reading.layout, shaped)
     )
     q_layout, k_layout, v_layout, shaped = exchanged
     if not heads and any("hd" in lay.text(x).split() for x in (q_layout, k_layout, v_layout)):
+        return None
+    if heads > 1 and k_groups == 1 and heads_of(k_layout) == heads_of(v_layout) == 1:
+        k_groups = heads  # one key head for all query heads
+    if any("hd" in lay.text(x).split() and heads_of(x) * k_groups != heads for x in (k_layout, v_layout)):
         return None
     return _built(
         m, reading, (q_value, k_value, v_value), (q_layout, k_layout, v_layout, shaped), heads, k_groups
@@ -380,6 +375,8 @@ def _built(
         attrs["softcap"] = reading.softcap
     if any(step.step in ("nan_guard", "zeroed") for step in m.taken("probabilities")):
         attrs["empty_rows"] = "zero"
+    elif any(step.step == "floor" for step in m.taken("scores")):
+        attrs["empty_rows"] = "average"
     soft = next(op for op in m.ops if op.kind == "Softmax")
     if graph.dtype(soft.inputs[0]) != graph.dtype(operands[0]) and graph.dtype(soft.inputs[0]) in FLOATS:
         attrs["compute"] = graph.dtype(soft.inputs[0])
@@ -403,6 +400,7 @@ attention = Rule(
         guard(products_fit),
         guard(scale_stands_below_masks),
         guard(factor_is_of_unit_vectors, code="operand"),
+        guard(floor_stands_above_masks),
         guard(caps_agree),
         guard(sink_is_cut_off),
         guard(zeroed_where_dropped),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuse import layout as lay
+from fuse.guards import agree
 from fuse.ir import Graph, Op
-from fuse.layout import Layout
+from fuse.layout import Atom, Layout
 from fuse.match import Match
+from fuse.types import Dims
 
 Stops = Callable[[Layout], bool]
 
@@ -102,3 +104,38 @@ def result_layout(m: Match, layout: Layout) -> Layout | None:
                 return None
             layout = again
     return layout
+
+
+def mask_layout(layout: Layout) -> str:
+    """Empty where the scores have their own four axes, else their axes, windows with their number."""
+    names = ["".join(atom.letter for atom in axis) for axis in layout]
+    if [name.replace("w", "") for name in names] == ["b", "h", "s", "t"]:
+        return ""
+    counted = "wsStT" if {"S", "T"} & set("".join(names)) else "w"
+    return " ".join(
+        "".join(f"{atom.letter}{atom.size}" if atom.letter in counted else atom.letter for atom in axis)
+        for axis in layout
+    )
+
+
+def opened(layout: Layout, dims: Dims | None) -> Layout:
+    """The axes of the scores after a mask whose sizes have other names: the sum's sizes are open."""
+    if dims is None or not agree(tuple(map(lay.size, layout)), dims):
+        return layout
+    named = zip(layout, dims, strict=True)
+    return tuple((axis[0]._replace(size=dim),) if len(axis) == 1 else axis for axis, dim in named)
+
+
+def renamed(layout: Layout, names: dict[str, str]) -> Layout:
+    """The axes with letters exchanged."""
+    return tuple(tuple(Atom(names.get(a.letter, a.letter), a.size) for a in axis) for axis in layout)
+
+
+def heads_of(*layouts: Layout) -> int:
+    """How many heads the first layout that tells has; 0 where none does."""
+    for layout in layouts:
+        for axis in layout:
+            for atom in axis:
+                if atom.letter == "h" and isinstance(atom.size, int):
+                    return atom.size
+    return 0

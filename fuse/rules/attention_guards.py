@@ -75,6 +75,15 @@ def _is_unit(graph: Graph, value: str) -> bool:
     return False
 
 
+def floor_stands_above_masks(m: Match) -> Wrong | None:
+    """a floor under the scores stands above the masks"""
+    steps = [step.step for step in m.taken("scores")]
+    if "floor" not in steps or set(steps[: steps.index("floor")]) <= {"cast", "reshape", "shift", "floor"}:
+        return None
+    at = next(step.value for step in m.taken("scores") if step.step == "floor")
+    return Wrong(at, "a floor below a mask")
+
+
 def caps_agree(m: Match) -> Wrong | None:
     """the two constants of the cap are one number"""
     for step in m.taken("scores"):

@@ -168,11 +168,12 @@ def joined_axes(inner: Dims, outer: Dims) -> tuple[int, ...] | None:
 
 
 def find_flattened(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
-    """A reshape to fewer axes that alone reads a norm."""
+    """A reshape to fewer axes that alone reads a norm. A norm with other readers is written as it is."""
     norm: Any = forms.add_norm(graph, op) if op.kind in forms.add_norm.kinds else forms.norm(graph, op)
     if norm is None or op.kind == "norm_reshape":
         return
-    for slot in graph.readers(norm.out):
+    readers = graph.readers(norm.out)
+    for slot in readers if len(readers) == 1 else ():
         reader = graph.slots[slot]
         if reader is None or reader.kind not in ("Reshape", "Flatten") or reader.inputs[0] != norm.out:
             continue

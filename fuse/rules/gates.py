@@ -40,7 +40,7 @@ def source(graph: Graph, value: str) -> str | None:
         if op.kind in _EPILOGUES:
             whole = [v for v in op.inputs if graph.dims(v) == graph.dims(value) and not graph.is_constant(v)]
             rest = [v for v in op.inputs if v not in whole]
-            narrow = all(_vector(graph, v) for v in rest)
+            narrow = all(_vector(graph, v) or (op.kind == "Mul" and graph.scalar(v)) for v in rest)
             if len(whole) != 1 or not rest or not narrow:
                 return None
             value = whole[0]
@@ -52,7 +52,7 @@ def source(graph: Graph, value: str) -> str | None:
 
 
 def _vector(graph: Graph, value: str) -> bool:
-    """A bias row or the scale of a quantized product: not a number that means something to a gate."""
+    """A bias row or the scale of a quantized product: no number added, which means something to a gate."""
     dims = graph.dims(value)
     return dims is not None and (sum(dim != 1 for dim in dims) == 1 or not graph.is_constant(value))
 

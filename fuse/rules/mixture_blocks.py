@@ -231,14 +231,45 @@ def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
         if router is None:
             continue
         (x, views), (rows, more) = (origin(graph, v, only_same=True) for v in (mix.x, router.x))
+        wide = _cast_up(graph, rows, router)
+        if wide is not None:
+            rows, below = origin(graph, wide.inputs[0], only_same=True)
+            router = router._replace(ops=[*router.ops, wide])
+            more = [*more, *below]
         if x != rows:
-            continue
+            apart = _flattened_apart(graph, x, rows, router)
+            if apart is None:
+                continue
+            more = [*more, *apart]
         for base, root, around in _around(graph, mix, x):
             m = Match(graph, budget)
             m.root = root
             m.ops = [*router.ops, *own, *views, *more, *around]
             m.bound = {"mixture": mix, "router": router, "x": base}
             yield m
+
+
+def _cast_up(graph: Graph, rows: str, router: Router) -> Op | None:
+    """The cast to a wider type that a router alone reads its rows through."""
+    op, own = graph.producer(rows), {op.slot for op in router.ops}
+    if op is None or op.kind != "Cast" or not own.issuperset(graph.readers(rows)):
+        return None
+    return op if graph.dtype(op.inputs[0]) in ("f16", "bf16") and graph.dtype(rows) == "f32" else None
+
+
+def _flattened_apart(graph: Graph, x: str, rows: str, router: Router) -> list[Op] | None:
+    """Where the router flattens the rows again: the reshapes that only it reads; None for other rows."""
+    (base, _), (other, views) = origin(graph, x), origin(graph, rows)
+    if base != other or graph.dims(x) is None or graph.dims(x) != graph.dims(rows):
+        return None
+    own = {op.slot for op in router.ops}
+    taken: list[Op] = []
+    for view in views:
+        if not own.issuperset(graph.readers(view.outputs[0])):
+            break
+        own.add(view.slot)
+        taken.append(view)
+    return taken
 
 
 #: What may stand between a router's product and the choice by its scores.

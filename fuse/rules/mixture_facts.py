@@ -105,7 +105,21 @@ def _gating(graph: Graph, steps: Sequence[Taken], gated: bool, two: bool) -> str
     return kind if place == 0 else f"{kind}_up_first"
 
 
-def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
+def _bounds(graph: Graph, ops: list[Op]) -> tuple[float, float] | None:
+    """Between which numbers these ops keep a value; None where a number is not known."""
+    found = [_bounds_of(graph, op) for op in ops]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    return max(low for low, _ in known), min(high for _, high in known)
+
+
+def _bounds_of(graph: Graph, op: Op) -> tuple[float, float] | None:
+    if op.kind != "Clip":
+        number = next((n for v in op.inputs if (n := graph.scalar(v)) is not None), None)
+        if number is None or len(op.inputs) != 2:
+            return None
+        return (-float("inf"), float(number)) if op.kind == "Min" else (float(number), float("inf"))
     found = []
     for index, name, none in ((1, "min", -float("inf")), (2, "max", float("inf"))):
         value = op.inputs[index] if len(op.inputs) > index else ""
@@ -118,12 +132,13 @@ def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
 
 def _limit(graph: Graph, steps: Sequence[Taken]) -> float | None:
     """The limit of gate (above) and up (both ways); 0 where there is none, None where they disagree."""
-    gate, up = ([graph.producer(s.value) for s in _taken(steps, star, "clip")] for star in ("gate", "up"))
+    gate, up = (
+        [op for s in _taken(steps, star, "clip") if (op := graph.producer(s.value)) is not None]
+        for star in ("gate", "up")
+    )
     if not gate and not up:
         return 0.0
-    if len(gate) != 1 or len(up) != 1 or gate[0] is None or up[0] is None:
-        return None
-    one, two = _bounds(graph, gate[0]), _bounds(graph, up[0])
+    one, two = _bounds(graph, gate), _bounds(graph, up)
     if one is None or two is None or one[0] > -FAR:
         return None
     return one[1] if close(one[1], two[1]) and close(one[1], -two[0]) else None

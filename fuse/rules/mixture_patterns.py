@@ -23,6 +23,8 @@ from fuse.pattern import (
     Concat,
     Div,
     Expand,
+    Max,
+    Min,
     Mul,
     Pattern,
     ReduceSum,
@@ -92,7 +94,7 @@ _PART = {
     "first": Split(HOLE, output=0),
     "second": Split(HOLE, output=1),
     "slice": Slice(HOLE),
-    "clip": Clip(HOLE),
+    "clip": Clip(HOLE) | Min(HOLE, constant("bound")) | Max(HOLE, constant("bound")),
 }
 #: What is done to a product's result: flattened, halved, bounded, shifted.
 OFFSET = {"offset": Add(HOLE, constant("up_offset"))}

@@ -51,12 +51,27 @@ def find_moe(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     for found in find_mixtures(graph, op, budget):
         facts: Facts = found["facts"]
         for scores in scores_of(found, facts.attrs.get("scoring", "")):
-            m = Match(graph, budget)
-            m.ops, m.steps, m.root = [*found.ops, *scores.ops], found.steps, found.root
-            m.fault, m.budget = found.fault, found.budget
-            m.loose = len({op.slot for op in m.ops if op.kind in FLAT_KINDS})
-            m.bound = {**found.bound, "scores": scores}
-            yield m
+            for root, rounds in _results(graph, found):
+                m = Match(graph, budget)
+                m.ops, m.steps, m.root = [*found.ops, *scores.ops, *rounds], found.steps, root
+                m.fault, m.budget = found.fault, found.budget
+                m.loose = len({op.slot for op in m.ops if op.kind in FLAT_KINDS})
+                m.bound = {**found.bound, "scores": scores}
+                yield m
+
+
+def _results(graph: Graph, m: Match) -> Iterator[tuple[str, list[Op]]]:
+    """The sum, rounded to the type of the rows where weights of a wider type made it, and as it is."""
+    readers = graph.readers(m.root)
+    cast = graph.slots[readers[0]] if len(readers) == 1 and not graph.is_output(m.root) else None
+    own = graph.dtype(m["x"])
+    if (
+        cast is not None
+        and cast.kind == "Cast"
+        and graph.dtype(cast.outputs[0]) == own != graph.dtype(m.root)
+    ):
+        yield cast.outputs[0], [cast]
+    yield m.root, []
 
 
 def _weights(experts: list[Expert]) -> tuple[str, ...]:

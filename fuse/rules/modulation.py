@@ -102,20 +102,24 @@ def _is_shift(m: Match) -> bool:
 
 #: What a row of a condition passes on its way to the gate; some models squash it.
 _PARTS_OF_ROWS = frozenset("Unsqueeze Reshape Split Slice Gather Squeeze Cast Tanh Sigmoid".split())
+_CONDITIONS = forms.product.kinds | {"Add"}
 
 
 def _from_condition(graph: Graph, value: str) -> bool:
-    """Whether a value is a part of a product's result, or a constant row: what gates are made of."""
+    """Whether a value is a part of a product's result, or a constant row: what gates are made of.
+
+    A row of a table, or an input, may take the product's place; a decay (an `Exp`) may not.
+    """
     if graph.is_constant(value):
         return True
-    for _ in range(4):
+    cut = False
+    for _ in range(6):
         op = graph.producer(value)
         if op is None or op.kind not in _PARTS_OF_ROWS:
-            break
-        if op.kind in ("Split", "Slice", "Gather"):
-            return True
+            return cut and (op is None or op.kind in _CONDITIONS)
+        cut = cut or op.kind in ("Split", "Slice", "Gather")
         value = op.inputs[0]
-    return False
+    return cut
 
 
 def residual_has_the_dims_of_the_sum(m: Match) -> Wrong | None:

@@ -26,7 +26,7 @@ def norm_attrs(norm: Any, prefix: str = "") -> dict[str, Any]:
 
 
 class Regrouped(NamedTuple):
-    """A sum whose rows a reshape puts under other leading axes; add: what makes the sum."""
+    """A sum whose rows a reshape puts under other leading axes; add: what makes the sum, op: the reshape."""
 
     add: Op
     out: str
@@ -111,12 +111,14 @@ def _add_norm(m: Match) -> Built | None:
         return None
     x, residual = _ordered(m)
     found = m.get("regrouped")
+    # What others read of the sum is written on: the sum itself, or its rows as the norm has them.
+    total = found.out if found and m.graph.readers(_total(m)) == [found.op.slot] else _total(m)
     return Built(
         "add_norm",
         (x, residual, norm.weight, norm.bias, ""),
         norm_attrs(norm) | ({"regrouped": True} if found else {}),
         also=[found.add] if found else [],
-        outputs=(norm.out, _total(m)),
+        outputs=(norm.out, total),
     )
 
 

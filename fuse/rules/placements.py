@@ -160,7 +160,9 @@ def find_reads(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
         return
     consumers = _consumers(graph, mark)
     if budget:
-        yield from _almost(graph, mark, consumers)
+        # rows that a GatherND looks up are no copy of a part
+        if mark.kind != "GatherND" or views(graph, mark, mark.outputs[0]) is not None:
+            yield from _almost(graph, mark, consumers)
         return
     if len(consumers) == 1 and consumers[0].kind in READERS:
         found = chains(graph, consumers[0])

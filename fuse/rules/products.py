@@ -375,16 +375,21 @@ def _with_residual(m: Match) -> Built | None:
 
 
 def _feeds_a_norm(graph: Graph, value: str) -> bool:
-    """Whether a norm reads the sum, perhaps through a reshape that only it reads: the place is add_norm's."""
-    for slot in graph.readers(value):
+    """Whether a norm reads the sum, perhaps through a reshape: the place is add_norm's."""
+    readers = graph.readers(value)
+    for slot in readers:
         op = graph.slots[slot]
         if op is None or op.inputs[:1] != (value,):
             continue
         if op.kind in forms.norm.kinds:
             return True
-        if op.kind == "Reshape" and regroups_rows(graph, op) and len(graph.readers(op.outputs[0])) == 1:
-            reader = graph.slots[graph.readers(op.outputs[0])[0]]
-            if reader is not None and reader.kind in forms.norm.kinds and reader.inputs[0] == op.outputs[0]:
+        if op.kind == "Reshape" and regroups_rows(graph, op):
+            rows = op.outputs[0]
+            alone = len(graph.readers(rows)) == 1 or len(readers) == 1
+            above = (graph.slots[reader] for reader in graph.readers(rows))
+            if alone and any(
+                norm and norm.kind in forms.norm.kinds and norm.inputs[0] == rows for norm in above
+            ):
                 return True
     return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fuse import forms
 from fuse.guards import casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
@@ -26,6 +27,7 @@ from fuse.pattern import (
     Sub,
     Unsqueeze,
     anything,
+    form,
     star,
 )
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
@@ -61,8 +63,26 @@ more = Add(Mul(second, cos), Mul(first, sin))
 by_halves = Concat(less, more, axis=LAST)
 by_pairs = Reshape(Concat(Unsqueeze(less, axes=LAST), Unsqueeze(more, axes=LAST), axis=LAST))
 any_rotation = rotated | by_pairs | by_halves
-rest = Slice(anything("whole")) | Split(anything("whole"), output=1)
-partial = Concat(star("casts", CASTS, any_rotation, reach=2), rest, axis=LAST)
+
+
+def _native(graph: Graph, op: Op) -> forms.Rope | None:
+    """A rotation by one operator of the file, of all lanes of its x."""
+    found: forms.Rope | None = forms.rope(graph, op)
+    return None if found is None or {"rope_heads", "rotary_dim"} & found.attrs.keys() else found
+
+
+_native.kinds = forms.rope.kinds - {"rope"}  # type: ignore[attr-defined]
+
+rest = Slice(anything("whole")) | Split(anything("whole"), output=ANY)
+turned_part = star("casts", CASTS, any_rotation, reach=2) | form(_native, "native")
+# The lanes that pass stand behind the rotated ones, or before them (latent attention); where the halves
+# are rotated apart, one join may hold all three.
+partial = (
+    Concat(turned_part, rest, axis=LAST)
+    | Concat(rest, turned_part, axis=LAST)
+    | Concat(rest, less, more, axis=LAST)
+    | Concat(less, more, rest, axis=LAST)
+)
 
 
 class Pair(NamedTuple):
@@ -116,6 +136,8 @@ def _through(graph: Graph, value: str, *kinds: str) -> str:
 
 def halves_make_the_whole(m: Match) -> Wrong | None:
     """the two halves are exact and make the whole, the minus on the second"""
+    if m.get("native"):
+        return None
     found = _halves(m)
     if found is None:
         return Wrong(m.get("first") or m.root, "bounds that are not known")
@@ -162,6 +184,8 @@ def _shown(taken: Lanes) -> str:
 
 def tables_broadcast(m: Match) -> Wrong | None:
     """cos and sin broadcast over heads and leave x's dims"""
+    if m.get("native"):
+        return None
     rotated_dims = m.graph.dims(m.get("first") or m["x"])
     for name in ("cos", "sin"):
         dims = m.graph.dims(m[name])
@@ -180,16 +204,19 @@ def rest_completes(m: Match) -> Wrong | None:
         return None
     join = m.graph.producer(_through_casts(m))
     assert join is not None
-    passed = lanes(m.graph, join.inputs[1])
-    source = m["x"] if m.get("x") else (lanes(m.graph, m["first"]) or ("",))[0]
+    first = _made_by(m.graph, join.inputs[0], "Slice", "Split")
+    rest_value = join.inputs[0 if first else -1]
+    passed = lanes(m.graph, rest_value)
+    source = _turned_value(m)
     turned_lanes = lanes(m.graph, _below_cast(m.graph, source))
     if passed is None or turned_lanes is None:
-        return Wrong(join.inputs[1], "bounds that are not known")
+        return Wrong(rest_value, "bounds that are not known")
     dims = m.graph.dims(passed[0])
     whole = dims[-1] if dims else None
-    if passed[0] == turned_lanes[0] and turned_lanes[1:] == (0, passed[1], 1) and passed[2:] == (whole, 1):
+    low, high = (passed, turned_lanes) if first else (turned_lanes, passed)
+    if passed[0] == turned_lanes[0] and low[1:] == (0, high[1], 1) and high[2:] == (whole, 1):
         return None
-    return Wrong(join.inputs[1], f"lanes {passed[1]}:{passed[2]} beside {turned_lanes[1]}:{turned_lanes[2]}")
+    return Wrong(rest_value, f"lanes {passed[1]}:{passed[2]} beside {turned_lanes[1]}:{turned_lanes[2]}")
 
 
 def _rest_is_of_lanes(m: Match) -> bool:
@@ -206,7 +233,18 @@ def _below_cast(graph: Graph, value: str) -> str:
     return _through(graph, value, "Cast")
 
 
+def _turned_value(m: Match) -> str:
+    """The value all of whose lanes are rotated."""
+    if m.get("native"):
+        value: str = m["native"].x
+        return value
+    found = _halves(m)
+    return m["x"] if m.get("x") else "" if found is None else found.one[0]
+
+
 def _form(m: Match) -> dict[str, Any]:
+    if m.get("native"):
+        return dict(m["native"].attrs)
     found = _halves(m)
     assert found is not None
     pairs = found.one[3] == 2
@@ -245,12 +283,16 @@ _RAISES = frozenset({("f16", "f32"), ("bf16", "f32"), ("f32", "f64")})
 
 def _rope(m: Match) -> Built | None:
     graph = m.graph
-    attrs = _form(m)
-    source = tables_from(graph, m["cos"])
-    if source != "computed":
+    attrs, native = _form(m), m.get("native")
+    cos, sin, ids = (native.cos, native.sin, native.position_ids) if native else (m["cos"], m["sin"], "")
+    source = tables_from(graph, cos)
+    if source != "computed" and not native:
         attrs["tables_from"] = source
     also: list[Op] = []
-    value = m["x"] if m.get("x") else _source(m)
+    value = _turned_value(m)
+    raised = graph.dtype(cos) if m.taken("raised") else ""
+    if raised and (graph.dtype(value), raised) not in _RAISES:
+        return None
     if m.get("first"):
         both = (*lane_ops(graph, m["first"]), *lane_ops(graph, m["second"]))
         also += {op.slot: op for op in both}.values()
@@ -259,7 +301,9 @@ def _rope(m: Match) -> Built | None:
         assert cut is not None
         taken = lanes(graph, _below_cast(graph, value))
         assert taken is not None
-        attrs["rotary_dim"] = taken[2]
+        attrs["rotary_dim"] = taken[2] - taken[1]
+        if taken[1]:
+            attrs["rotary_from"] = taken[1]
         parts = {op.slot for op in (*m.ops, *also)}
         chain = [cut] if _below_cast(graph, value) == value else [graph.producer(value), cut]
         for op in chain:
@@ -269,25 +313,15 @@ def _rope(m: Match) -> Built | None:
                 return None
             also.append(op)
             parts.add(op.slot)
-        if len(chain) > 1:
-            attrs["rope_compute"] = graph.dtype(value)
-        return Built("rope", (m["whole"], m["cos"], m["sin"], ""), attrs, also=also)
+        if len(chain) > 1 or raised:
+            attrs["rope_compute"] = raised or graph.dtype(value)
+        return Built("rope", (m["whole"], cos, sin, ids), attrs, also=also)
     below, cast = absorb_cast(m, value, [*m.ops, *also])
     if cast is not None:
         also.append(cast)
-    if cast is not None:
-        attrs["rope_compute"] = graph.dtype(value)
-    if m.taken("raised"):
-        if (graph.dtype(value), graph.dtype(m["cos"])) not in _RAISES:
-            return None
-        attrs["rope_compute"] = graph.dtype(m["cos"])
-    return Built("rope", (below, m["cos"], m["sin"], ""), attrs, also=also)
-
-
-def _source(m: Match) -> str:
-    """The value whose lanes are rotated apart."""
-    found = _halves(m)
-    return "" if found is None else found.one[0]
+    if cast is not None or raised:
+        attrs["rope_compute"] = raised or graph.dtype(value)
+    return Built("rope", (below, cos, sin, ids), attrs, also=also)
 
 
 rope = Rule(

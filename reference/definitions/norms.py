@@ -72,13 +72,15 @@ def add_norm(
     bias: Array | None,
     add_bias: Array | None,
 ) -> tuple[Array, Array]:
-    """The norm of x + residual + add_bias, and that sum."""
+    """The norm of x + residual + add_bias, and that sum; rows may lie under other leading axes in both."""
     total = exact(x) + exact(residual)
     if add_bias is not None:
         total = total + exact(add_bias)
     y = _norm_of(case, total, weight, bias)
-    shape = case.sizes() if case["regrouped"] else None
-    return (y if shape is None else y.reshape(shape)), total
+    if not case["regrouped"]:
+        return y, total
+    shape, sums = case.sizes(), case.sizes(1)
+    return (y if shape is None else y.reshape(shape)), (total if sums is None else total.reshape(sums))
 
 
 def norm_add_norm(

@@ -29,7 +29,7 @@ def _tables(case: Case, cos: Array, sin: Array, ids: Array | None) -> tuple[Arra
 
 
 def rotate(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> Array:
-    """Each pair (a, b) of lanes becomes (a cos - b sin, b cos + a sin); lanes past `rotary_dim` pass."""
+    """Each pair (a, b) of lanes becomes (a cos - b sin, b cos + a sin); the lanes around them pass."""
     y = exact(x)
     if case["rope_heads"]:
         batch, rows, size = x.shape
@@ -38,9 +38,11 @@ def rotate(case: Case, x: Array, cos: Array, sin: Array, ids: Array | None) -> A
     lanes = case["rotary_dim"] or y.shape[-1]
     if cosines.shape[-1] not in (1, lanes):
         raise FuseError(f"rope turns {lanes} lanes, its tables have {cosines.shape[-1]}")
-    turned, rest = _turned(y[..., :lanes], cosines, sines, case["form"]), y[..., lanes:]
-    rest = np.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))
-    result = np.concatenate([turned, rest], axis=-1)
+    start = case["rotary_from"]
+    before, after = y[..., :start], y[..., start + lanes :]
+    turned = _turned(y[..., start : start + lanes], cosines, sines, case["form"])
+    passed = (np.broadcast_to(part, (*turned.shape[:-1], part.shape[-1])) for part in (before, after))
+    result = np.concatenate([next(passed), turned, *passed], axis=-1)
     return result.reshape(x.shape) if case["rope_heads"] else result
 
 
