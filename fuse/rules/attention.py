@@ -52,6 +52,7 @@ from fuse.rules.attention_axes import (
     opened,
     renamed,
     result_layout,
+    windows_and_heads,
 )
 from fuse.rules.attention_guards import (
     caps_agree,
@@ -320,7 +321,7 @@ def _assemble(
     shaped = result_layout(m, result)
     if shaped is None or any(atom.letter == "S" for axis in shaped for atom in axis):
         return None
-    exchanged = windows_andheads_of((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
+    exchanged = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
     heads = (
         heads_of(*exchanged, reading.layout)
         if exchanged[0] != q_layout
