@@ -346,6 +346,13 @@ def test_what_has_no_own_implementation_runs_by_onnx() -> None:
     np.testing.assert_array_equal(ops.run(call, [x, None, scales])[0], x.repeat(2, 2).repeat(2, 3))
 
 
+@pytest.mark.parametrize(("opset", "attrs"), [(16, {}), (16, {"mode": "bicubic"}), (20, {"mode": "linear"})])
+def test_modes_of_a_grid_sample_in_old_words_and_new(opset: int, attrs: dict[str, Any]) -> None:
+    operands = [normal(1, 2, 4, 5), normal(1, 3, 3, 2)]
+    wanted = run_ort("GridSample", opset, attrs, operands, 1)
+    close(ops.run(Call("GridSample", attrs, opset, (True,)), operands)[0], wanted[0])
+
+
 def test_version_of_the_opset_decides() -> None:
     x = normal(2, 3, 4)
     old = ops.run(Call("Softmax", {}, 12, (True,)), [x])[0]

@@ -187,6 +187,14 @@ def test_what_is_no_hard_swish(changed: dict[str, Any], code: str) -> None:
     assert codes(g.model(hard_swish(g, g.input("x", 3, 5), **changed)), "hard_swish") == {code}
 
 
+def test_a_silu_of_a_scaled_value_is_no_quick_gelu() -> None:
+    g = Building()
+    x = g.op("Mul", g.input("x", 3, 4), g.constant(1.702))
+    model = g.model(g.op("Mul", x, g.op("Sigmoid", x)))
+    assert codes(model, "quick_gelu") == set()
+    fired(model, "silu")
+
+
 def test_a_squeeze_and_excite_gate_is_no_hard_swish() -> None:
     g = Building()
     x, other = g.input("x", 2, 3, 4, 4), g.input("other", 2, 3, 1, 1)

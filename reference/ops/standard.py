@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -52,6 +52,19 @@ def _evaluator(node: bytes, domain: str, opset: int, dtypes: tuple[int, ...]) ->
     return ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION))
 
 
+#: What an attribute was called before the opset from which onnx.reference reads it.
+_OLD_WORDS = {"GridSample": ("mode", "bilinear", {"bilinear": "linear", "bicubic": "cubic"})}
+
+
+def _in_new_words(op_type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as onnx.reference reads them: it knows an operator by its newest words only."""
+    if op_type not in _OLD_WORDS:
+        return dict(attrs)
+    name, default, words = _OLD_WORDS[op_type]
+    value = attrs.get(name, default)
+    return {**attrs, name: words.get(value, value)}
+
+
 def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
     """One operator by onnx.reference, at the version its opset holds.
 
@@ -68,9 +81,10 @@ def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
         [f"y{i}" if wanted else "" for i, wanted in enumerate(call.outputs)],
         domain=domain,
     )
-    for name in sorted(call.attrs):
-        if call.attrs[name] is not None:
-            node.attribute.append(_attribute(name, call.attrs[name], schema))
+    attrs = _in_new_words(op_type, call.attrs)
+    for name in sorted(attrs):
+        if attrs[name] is not None:
+            node.attribute.append(_attribute(name, attrs[name], schema))
     present = {f"x{i}": value for i, value in enumerate(operands) if value is not None}
     dtypes = tuple(dtype_number(v) if isinstance(v, np.ndarray) else 0 for v in present.values())
     evaluator = _evaluator(node.SerializeToString(deterministic=True), domain, call.opset, dtypes)
