@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from grow import Grower, Seeds, gemm, product, rms_normalization, with_attributes
+from grow import (
+    Grower,
+    Seeds,
+    gemm,
+    outer_axes_exchanged,
+    product,
+    rms_normalization,
+    with_attributes,
+)
 from onnx import TensorProto
 
 
@@ -178,6 +186,22 @@ def gate_of_z(grower: Grower, path: str, operands: dict[str, str]) -> str:
     return grower.node("Swish", grower.input("z", (2, 3, 4)))
 
 
+#: The way of an attention whose values stand before the turned shares.
+COLUMNS = "|3/MatMul"
+
+
+def values(grower: Grower, path: str) -> str:
+    *batch, rows, width = grower.seeds.dims["v"]
+    return grower.input("v", (*batch, width, rows) if COLUMNS in path else (*batch, rows, width))
+
+
+def turned_shares(grower: Grower, path: str, operands: list[str]) -> str:
+    """The transpose of the shares, or one of the result's."""
+    if COLUMNS not in path:
+        return outer_axes_exchanged(grower, path, operands)
+    return grower.node("Transpose", operands[0], perm=[0, 1, 3, 2])
+
+
 def one_row(grower: Grower, path: str) -> str:
     """A part of a product of a condition, one row for all."""
     row = product(grower, path, {"x": grower.input("condition", (2, 1, 4))})
@@ -256,7 +280,11 @@ SEEDS: dict[str, Seeds] = {
         },
         types={"keep": 9, "drop": 9, "gone": 9},
         numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9, "lowest": -1e30},
-        nodes={"Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik")},
+        nodes={
+            "Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik"),
+            "Transpose": turned_shares,
+        },
+        made={"v": values},
         skip=frozenset({"sink", "without_sink", "bound"}),
     ),
 }

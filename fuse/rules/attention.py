@@ -52,6 +52,7 @@ from fuse.rules.attention_axes import (
     opened,
     renamed,
     result_layout,
+    weighing,
     windows_and_heads,
 )
 from fuse.rules.attention_guards import (
@@ -126,7 +127,12 @@ PROBABILITY_STEPS = {
 product = MatMul(q, k) | FusedMatMul(q, k) | Einsum(q, k)
 softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape", "sink"]), axis=LAST)
 probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape", "without_sink"])
-core = MatMul(probabilities, v) | FusedMatMul(probabilities, v) | Einsum(probabilities, v)
+core = (
+    MatMul(probabilities, v)
+    | FusedMatMul(probabilities, v)
+    | Einsum(probabilities, v)
+    | MatMul(v, Transpose(probabilities))
+)
 OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
 
 
@@ -149,7 +155,7 @@ def products_fit(m: Match) -> Wrong | None:
     score, out = both
     if letters(m.graph, score, "q", "k") is None:
         return Wrong(score.path, "a product over other axes")
-    if letters(m.graph, out, "p", "v") is None:
+    if weighing(m.graph, out, m["v"]) is None:
         return Wrong(out.path, "a product over other axes")
     return None
 
@@ -158,7 +164,7 @@ def products(m: Match) -> tuple[Op, Op] | None:
     """The product of q and k, and the product with v; None where one of them is another operator."""
     found = [op for op in m.ops if op.kind in ("MatMul", "com.microsoft.FusedMatMul", "Einsum")]
     score = [op for op in found if op.inputs[:2] == (m["q"], m["k"])]
-    out = [op for op in found if op not in score[:1] and op.inputs[1] == m["v"]]
+    out = [op for op in found if op not in score[:1] and m["v"] in op.inputs[:2]]
     return (score[0], out[0]) if score and out else None
 
 
@@ -290,7 +296,7 @@ def _assemble(
     m: Match, scores: Reading, score: Op, out: Op, stops: Stops | None, grouped: bool = True
 ) -> Built | None:
     graph, reading = m.graph, replace(scores, also=list(scores.also))
-    names, values = letters(graph, score, "q", "k"), letters(graph, out, "p", "v")
+    names, values = letters(graph, score, "q", "k"), weighing(graph, out, m["v"])
     q_dims, k_dims, v_dims = graph.dims(m["q"]), graph.dims(m["k"]), graph.dims(m["v"])
     if names is None or values is None or q_dims is None or k_dims is None or v_dims is None:
         return None
@@ -316,6 +322,8 @@ def _assemble(
     by_letter = {atom.letter: axis for axis in (*reading.layout, *result) for atom in axis}
     if out.kind == "Einsum":
         result = tuple(by_letter[name if name in by_letter else name[0]] for name in values[2].split())
+    elif values[2].endswith("d s"):
+        result = (*reading.layout[:-2], result[-2], reading.layout[-2])
     else:
         result = (*reading.layout[:-1], (Atom("d", v_dims[values[1].split().index("d")]),))
     shaped = result_layout(m, result)

@@ -37,6 +37,20 @@ def letters(graph: Graph, op: Op, left: str, right: str) -> tuple[str, str, str]
     return " ".join((*batch, *a)), " ".join((*batch, *b)), " ".join((*batch, rows, columns))
 
 
+def weighing(graph: Graph, op: Op, v: str) -> tuple[str, str, str] | None:
+    """The axes of the probabilities, of v and of the result: p times v, or columns of v times p turned."""
+    if op.kind == "Einsum" or op.inputs[0] != v:
+        return letters(graph, op, "p", "v")
+    turned = graph.producer(op.inputs[1])
+    perm = tuple(turned.attrs.get("perm") or ()) if turned is not None and turned.kind == "Transpose" else ()
+    rank = len(perm)
+    found = letters(graph, op, "p", "v")
+    if found is None or op.attrs or rank < 2 or perm != (*range(rank - 2), rank - 1, rank - 2):
+        return None
+    batch = found[2].split()[:-2]
+    return " ".join((*batch, "s", "t")), " ".join((*batch, "d", "t")), " ".join((*batch, "d", "s"))
+
+
 def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple[str, str, str] | None:
     terms, arrow, out = equation.replace(" ", "").partition("->")
     both = terms.split(",")
@@ -46,9 +60,11 @@ def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple
     shared = [x for x in out if x in a and x in b]
     inner = [x for x in a if x in b and x not in out]
     row, column = [x for x in out if x not in b], [x for x in out if x not in a]
-    if len(inner) != 1 or len(row) != 1 or len(column) != 1 or len(shared) not in (0, 1, 2):
+    if len(inner) != 1 or len(row) != 1 or len(column) != 1 or len(shared) not in (0, 1, 2, 3):
         return None
-    names = dict(zip(shared, {0: (), 1: ("bh",), 2: ("b", "h")}[len(shared)], strict=True))
+    names = dict(
+        zip(shared, {0: (), 1: ("bh",), 2: ("b", "h"), 3: ("b", "w", "h")}[len(shared)], strict=True)
+    )
     names |= {inner[0]: width, row[0]: rows, column[0]: columns}
     if set(a) - names.keys() or set(b) - names.keys():
         return None
