@@ -55,6 +55,8 @@ def read(path: Path) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise FuseError(f"{path.name}:{line}: not yaml: {error.reason}") from None
+    except RecursionError:
+        raise FuseError(f"{path.name}: nested too deep, or in itself") from None
     if not isinstance(data, dict):
         raise FuseError(f"{path.name}:1: want a mapping of keys at the top")
     return Document(data, places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,22 @@ from chips.schema import ChipFile, Entry, Limits, OwnRule
 from fuse.classes import CLASSES
 from fuse.rules.landings import ROW_WRITERS
 from fuse.rules.placements import READERS
+from fuse.rules.table import RULES
 from fuse.types import FuseError
 
 #: Classes and operators that may read or write in place.
 PLACEABLE = READERS | ROW_WRITERS
+#: Classes whose search keeps a chip's bounds.
+CAPPED = tuple(sorted(name for rule in RULES if rule.capped for name in rule.builds_classes))
 HERE = Path(__file__).parent
+#: What pydantic finds -> what is said of it, where its own words are those of Python.
+_SAID = {
+    "missing": "missing",
+    "model_type": "want a mapping of keys",
+    "dict_type": "want a mapping of keys",
+    "tuple_type": "want a list",
+    "too_short": "want at least 1 entry",
+}
 #: How deep `extends` may go.
 DEEPEST = 8
 
@@ -66,7 +78,7 @@ def _find(name: str | Path) -> Path:
     text = str(name)
     if isinstance(name, Path) or text.endswith((".yaml", ".yml")) or "/" in text:
         path = Path(name)
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise FuseError(f"no chip file {text}")
         return path
     if text not in names():
@@ -135,10 +147,8 @@ def _validate(document: Document, path: Path) -> ChipFile:
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             text = f"unknown key; {nearest(str(where[-1]), _siblings(where))}"
-        elif problem["type"] == "missing":
-            text = "missing"
         else:
-            text = f"{text[:1].lower()}{text[1:]}"
+            text = _SAID.get(problem["type"], f"{text[:1].lower()}{text[1:]}")
         place = _place(dict(document.places), where, path)
         raise FuseError(f"{place}: {keys or 'chip'}: {text}") from None
 
@@ -159,6 +169,9 @@ def _check_meaning(loaded: Loaded, path: Path) -> None:
                 place = _place(loaded.places, (section, name), path)
                 raise FuseError(f"{place}: unknown class {name}; {nearest(name, tuple(CLASSES))}")
     for name, entry in spec.classes.items():
+        if entry.caps and name not in CAPPED:
+            place = _place(loaded.places, ("classes", name, "caps"), path)
+            raise FuseError(f"{place}: no search for {name} keeps caps; those for {', '.join(CAPPED)} do")
         parts: list[tuple[Where, Limits]] = [(("limits",), entry.limits)]
         for i, case in enumerate(entry.cases):
             parts += [(("cases", i, "when"), case.when), (("cases", i, "limits"), case.limits)]

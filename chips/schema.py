@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Sources = Annotated[tuple[Sentence, ...], Field(min_length=1)]
 #: ran: a probe ran it on that chip. emulated: our kernel ran in an emulation of it. source: read in
 #: the runtime's source or shipped binary. docs: read in documentation.
@@ -18,6 +19,16 @@ Scoring = Literal["softmax", "softmax_chosen", "sigmoid", "none"]
 Selection = Literal["scores", "biased", "grouped", "separate"]
 Gating = Literal["none", "two", "halves", "lanes", "halves_up_first", "lanes_up_first"]
 ResidualShape = Literal["same", "rows", "one_batch"]
+
+
+def _is_order(order: tuple[int, ...]) -> tuple[int, ...]:
+    if sorted(order) != list(range(len(order))):
+        raise ValueError("want every axis once, counted from 0")
+    return order
+
+
+#: Axes in the order that a transpose has them.
+Order = Annotated[tuple[int, ...], AfterValidator(_is_order)]
 
 
 class Row(BaseModel):
@@ -36,6 +47,8 @@ class Number(Row):
     def _says_something(self) -> Number:
         if not self.model_fields_set:
             raise ValueError("want one_of, at_least, at_most or multiple_of")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("at_least is above at_most, which no number meets")
         return self
 
 
@@ -177,7 +190,7 @@ class InPlace(Row):
     """
 
     reads: tuple[Literal["slice", "item", "rows", "transpose"], ...] = ()
-    orders: tuple[tuple[int, ...], ...] = ()
+    orders: tuple[Order, ...] = ()
     lands: tuple[Literal["rows", "units"], ...] = ()
     dtypes: tuple[Dtype, ...] | None = None
     kernel: Sentence | None = None
@@ -224,13 +237,13 @@ class OwnRule(Row):
 class Quantity(Row):
     """A number, or the lowest and highest of its kind, and where it is written."""
 
-    value: float | tuple[float, float]
+    value: Positive | tuple[Positive, Positive]
     source: Sources
     note: str = ""
 
 
 class Memory(Row):
-    bandwidth_gbs: float
+    bandwidth_gbs: Positive
     source: Sources
     note: str = ""
 
@@ -239,8 +252,8 @@ class Variant(Row):
     """A member of a family. bandwidth_gbs: 1e9 bytes a second; tflops: 1e12 f32 operations a second."""
 
     gpu_cores: tuple[int, ...] = ()
-    bandwidth_gbs: float
-    fp32_tflops: float | None = None
+    bandwidth_gbs: Positive
+    fp32_tflops: Positive | None = None
     source: Sources
     note: str = ""
 

@@ -65,6 +65,20 @@ def write(folder: Path, text: str, name: str = "mine") -> Path:
         (GOOD + "extends: [m3]\n", r"mine\.yaml:12: extends: want the name of one chip file"),
         (GOOD + "extends: mine\n", r"mine\.yaml:12: extends: goes in a circle through mine"),
         (GOOD + "extends: ''\n", r"mine\.yaml:12: extends: no chip file"),
+        (GOOD.replace("at_most: 8", "at_most: 8, at_least: 9"), r"mine\.yaml:9: .*at_least is above at_most"),
+        (GOOD.replace("{width: {at_most: 8}}", "3"), r"mine\.yaml:9: .*limits: want a mapping of keys"),
+        (GOOD.replace("[f32]", "f32"), r"mine\.yaml:8: .*dtypes: want a list"),
+        (
+            GOOD.replace("kernel: k", "kernel: k\n    caps: {max_depth: 3}"),
+            r"mine\.yaml:8: no search for rms_norm",
+        ),
+        (GOOD + "memory: {bandwidth_gbs: .nan, source: [a]}\n", r"mine\.yaml:12: .*finite"),
+        (
+            GOOD + "in_place: {rope: {reads: [transpose], orders: [[0, 2]], evidence: docs, source: [a]}}\n",
+            r"mine\.yaml:12: .*want every axis once",
+        ),
+        (GOOD + "notes: &a [*a]\n", r"mine\.yaml: nested too deep, or in itself"),
+        (GOOD + f"notes: {'[' * 3000}{']' * 3000}\n", r"mine\.yaml: nested too deep, or in itself"),
         (GOOD + "about: !!python/object:os.system x\n", r"mine\.yaml:12: key given twice"),
         (GOOD + "notes: [!!python/name:os.system x]\n", r"mine\.yaml:12: not yaml: "),
     ],
@@ -94,6 +108,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         chips.load("m6")
     with pytest.raises(FuseError, match=r"^no chip file "):
         chips.load(tmp_path / "gone.yaml")
+    with pytest.raises(FuseError, match=r"^no chip file "):
+        chips.load(tmp_path / ("n" * 300 + ".yaml"))
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FuseError, match=r"^b\.yaml: not a text file"):
