@@ -14,7 +14,7 @@ import graph_files
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from random_graphs import RECIPES, Recipe
 from standing import first_steps, standing
@@ -161,6 +161,26 @@ def test_what_firings_save_adds_up(recipe: Recipe, chip: str, batch: int) -> Non
     assert sum(int(one.bytes or 0) for one in saved) == int(report.before.bytes) - int(report.after.bytes)
     ids = [row.id for row in report.decisions]
     assert len(set(ids)) == len(ids)
+
+
+@random_graphs
+@given(RECIPES)
+@example(
+    Recipe(
+        moves=(
+            *(("rows", 3, 14, 1), ("rows", 3, 23, 1), ("rows", 1, 14, 5), ("add", 6, 6, 3)),
+            *(("gate", 1, 9, 5), ("parts", 0, 30, 5), ("heads", 0, 23, 7)),
+        ),
+        outputs=(),
+        half=False,
+    )
+)
+def test_a_compile_leaves_nothing_to_another(recipe: Recipe) -> None:
+    """A landing may leave one reader alone with a copy, which it then reads in place."""
+    once = fuse.optimize(fuse.load(recipe.model()), shim=SHIM).graph
+    again = fuse.optimize(once, shim=SHIM)
+    assert not again.fired
+    assert standing(again.graph) == standing(once)
 
 
 # ---- on the small graphs and the exports ---------------------------------------------------------

@@ -13,6 +13,7 @@ from fuse.engine.record import Miss, Outcome, Record, state
 from fuse.engine.rewriter import CompiledRule, Sweep, compile_rule
 from fuse.engine.rewriter import Whole as Placed
 from fuse.ir import Graph, Op, leaves
+from fuse.placement import Land
 from fuse.placing import aliases, realized
 from fuse.rule import Rule
 from fuse.shim import Candidate, Refused, Shim, Whole
@@ -60,7 +61,7 @@ class Compile:
     """A compile under way.
 
     stones: the refused ops that stand for later rules to build on, by path. loose: whether something
-    came apart that a rule which runs again has not seen. would: what the chip refuses of what refused
+    came apart, or lost a reader, that a rule which runs again has not seen. would: what the chip refuses of what refused
     ops would have become. needed: the paths of refused ops that a later step builds on whole.
     """
 
@@ -185,6 +186,8 @@ class Compile:
         outcome: Outcome = "held" if held else "refused" if refused else "fired"
         if not held:
             self.stones.pop(op.path, None)
+            # A landing takes a reader away: what the others read may now be read in place.
+            self.loose |= rule.places and any(isinstance(one, Land) for one in op.placements)
             if refused:
                 self.stones[op.path] = Stone(graph, op.kind, rule.places)
         if self._verdicts.get((rule.name, state(op))) == outcome:
