@@ -111,8 +111,11 @@ def normed_heads(case: Case, x: Array, weight: Array | None, bias: Array | None,
 
 def qk_norm(case: Case, x: Array, weight: Array | None, bias: Array | None) -> Array:
     """The result keeps the heads as an axis where it has one more axis than x, else it is as wide as x."""
-    y = normed_heads(case, x, weight, bias, case["heads"])
-    return y if case.rank() == y.ndim else y.reshape(x.shape)
+    heads = case["heads"]
+    y = normed_heads(case, x, weight, bias, heads)
+    if case.rank() == y.ndim:
+        return y
+    return y.reshape(x.shape if case.rank() == x.ndim else (*x.shape[:-1], heads, -1))
 
 
 NORMS: Mapping[str, Definition] = {
