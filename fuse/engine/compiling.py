@@ -61,8 +61,9 @@ class Compile:
     """A compile under way.
 
     stones: the refused ops that stand for later rules to build on, by path. loose: whether something
-    came apart, or lost a reader, that a rule which runs again has not seen. would: what the chip refuses of what refused
-    ops would have become. needed: the paths of refused ops that a later step builds on whole.
+    came apart, or lost a reader, that a rule which runs again has not seen. would: what the chip
+    refuses of what refused ops would have become. needed: the paths of refused ops that a later step
+    builds on whole.
     """
 
     graph: Graph
