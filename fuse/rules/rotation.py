@@ -222,7 +222,7 @@ def rest_completes(m: Match) -> Wrong | None:
 def _rest_is_of_lanes(m: Match) -> bool:
     """Whether what is joined to a rotation is not, as text beside image, other rows."""
     join = m.graph.producer(_through_casts(m)) if m.get("whole") else None
-    return join is None or not along_another_axis(m.graph, join.inputs[1])
+    return join is None or not any(along_another_axis(m.graph, value) for value in join.inputs)
 
 
 def _through_casts(m: Match) -> str:
