@@ -120,6 +120,8 @@ def below(graph: Graph, value: str, layout: Layout) -> Step | None:
     found: Layout | None = None
     if op.kind == "Transpose":
         perm = op.attrs.get("perm") or tuple(range(len(outer)))[::-1]
+        if sorted(perm) != list(range(len(outer))):
+            return None
         axes: list[Axis] = [()] * len(outer)
         for at, source in enumerate(perm):
             axes[source] = layout[at]

@@ -110,3 +110,18 @@ def test_a_broken_model(seed: int) -> None:
         except FuseError as error:
             refusal = str(error)
         assert "\n" not in refusal
+
+
+@pytest.mark.parametrize("order", [(), (0,), (0, 2, 9, 1), (0, 0, 1, 2), (0, 2, 1, 3, 4)])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_transpose_in_no_order(name: str, order: tuple[int, ...]) -> None:
+    """Each in turn, on models that are declared to have the shapes they had."""
+    plain = onnx.ModelProto.FromString(MODELS[name])
+    for number in [n for n, node in enumerate(plain.graph.node) if node.op_type == "Transpose"]:
+        model = onnx.ModelProto()
+        model.CopyFrom(plain)
+        model.graph.node[number].ClearField("attribute")
+        model.graph.node[number].attribute.append(onnx.helper.make_attribute("perm", order, attr_type=7))
+        graph = fuse.load(model)
+        for shim in CHIPS[:2]:
+            fuse.optimize(graph, shim=shim).graph.verify()

@@ -113,6 +113,8 @@ def result_layout(m: Match, layout: Layout) -> Layout | None:
             return None
         if op.kind == "Transpose":
             perm = op.attrs.get("perm") or tuple(range(len(dims)))[::-1]
+            if sorted(perm) != list(range(len(layout))):
+                return None
             layout = tuple(layout[axis] for axis in perm)
         else:
             again = lay.regroup([atom for axis in layout for atom in axis if atom.letter != "1"], dims)

@@ -64,7 +64,7 @@ def layout_leaves_rows(m: Match) -> Wrong | None:
         moved = (
             op is not None
             and op.kind == "Transpose"
-            and op.attrs.get("perm", (0,))[-1] != len(op.attrs.get("perm", ())) - 1
+            and (op.attrs.get("perm") or (0,))[-1] != len(op.attrs.get("perm", ())) - 1
         )
         if dims is None or not dims or dims[-1] != width or moved:
             return Wrong(step.value, dims_text(dims))
