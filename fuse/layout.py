@@ -129,7 +129,7 @@ def below(graph: Graph, value: str, layout: Layout) -> Step | None:
     elif op.kind in ("Reshape", "Flatten", "Unsqueeze", "Squeeze"):
         atoms = [atom for axis in layout for atom in axis if atom.letter != "1"]
         found = regroup(atoms, inner)
-    elif op.kind == "Expand":
+    elif op.kind in ("Expand", "Tile"):
         found = _shrink(layout, inner, outer)
     return None if found is None else Step(found, op.inputs[0], op)
 
@@ -183,7 +183,7 @@ def walk(
         step = below(graph, value, layout)
         if step is None or op.slot in slots or (op.kind == "Expand" and not spread):
             return best
-        if step.op.kind == "Expand":
+        if step.op.kind in ("Expand", "Tile"):
             repeats = _spread(layout, step.layout) or repeats
         ops.append(op)
         slots.add(op.slot)

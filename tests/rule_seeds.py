@@ -32,7 +32,10 @@ def spread(grower: Grower, path: str, operands: list[str]) -> str:
 NORM = Seeds(
     numbers={"eps": 1e-3, "offset": 1.0, "per_width": 0.25, "width": 4.0},
     nodes={"Reshape": put_back, "Expand": spread},
-    forms={"inner": rms_normalization},
+    forms={
+        "inner": rms_normalization,
+        "pooled": lambda g, path, operands: g.node("GlobalAveragePool", operands["x"]),
+    },
 )
 HALF = {
     "half": lambda g, path: g.node("Mul", g.input("x", g.seeds.default), g.array(np.array(0.5, np.float32)))
@@ -285,6 +288,8 @@ SEEDS: dict[str, Seeds] = {
             "Transpose": turned_shares,
         },
         made={"v": values},
-        skip=frozenset({"sink", "without_sink", "bound"}),
+        # What only fires together with another step is built by hand (tests/test_other_converters.py).
+        forms={"columns": lambda g, path, operands: g.node("Softmax", operands["x"], axis=-1)},
+        skip=frozenset({"sink", "without_sink", "bound", "turn", "again"}),
     ),
 }

@@ -34,6 +34,7 @@ ATTENTION = {
     "causal": Attr(False, "the mask is exactly the lower triangle (recorded; the operand stands)"),
     "softcap": Attr(0.0, "cap of the scores, 0: none"),
     "empty_rows": Attr("nan", "a row whose every score is -inf gives: nan, zero (guarded) or average"),
+    "empty_at": Attr(0.0, "where below 0: a row whose every score is at most this gives zero too"),
     "compute": Attr("", "element type the softmax computes in; empty: the type of the scores"),
     "pad_head_to": Attr(
         0, "kernel attribute: head width that q, k and v are padded to with zeros, the result cut; 0: none"

@@ -215,8 +215,10 @@ def _product(graph: Graph, op: Op) -> Product | None:
         return None
     plain = graph.base.constants.get(weight) is not None or not _dequantized(graph, weight)
     if op.kind == "Gemm":
-        trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), a.get("beta", 1.0)
-        return Product(op.inputs[0], weight, _operand(op, 2), *trans, plain, op.outputs[0], op)
+        bias = _operand(op, 2)
+        beta = a.get("beta", 1.0) if bias else 1.0
+        trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), beta
+        return Product(op.inputs[0], weight, bias, *trans, plain, op.outputs[0], op)
     if op.kind == "com.microsoft.FusedMatMul":
         if a.get("transBatchA") or a.get("transBatchB"):
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from fuse import layout as lay
 from fuse.guards import casts_to_float
@@ -34,6 +34,7 @@ from fuse.pattern import (
     Sub,
     Tanh,
     Transpose,
+    Unsqueeze,
     Where,
     anything,
     constant,
@@ -70,34 +71,23 @@ from fuse.rules.attention_masks import (
     lower_triangle,
     one_condition,
 )
+from fuse.rules.attention_turns import (
+    exchanged,
+    exchanges_last,
+    is_turned,
+    scaled_product_tanh,
+    softmax_of_columns,
+    swapped,
+)
 from fuse.types import FLOATS, Dim
 
-ReduceMax = kind("ReduceMax")
+ReduceMax, Not, Squeeze = kind("ReduceMax"), kind("Not"), kind("Squeeze")
 q, k, v = anything("q"), anything("k"), anything("v")
 fill = constant("fill", test=lambda number: number <= HIDDEN, want="at most -1e4 or -inf")
 lowest = constant("lowest", test=lambda number: number <= HIDDEN, want="at most -1e4")
 c, c2 = constant("c"), constant("c2")
 softcap = kind("softcap")
 
-
-class ScaledTanh(NamedTuple):
-    """The tanh of a product that is scaled already."""
-
-    x: str
-    out: str
-    op: Op
-
-
-def scaled_product_tanh(graph: Graph, op: Op) -> ScaledTanh | None:
-    """A tanh of a product with a scale of its own: an optimizer folded one over the cap into that."""
-    made = graph.producer(op.inputs[0])
-    folded = (
-        made is not None and made.kind == "com.microsoft.FusedMatMul" and made.attrs.get("alpha", 1.0) != 1
-    )
-    return ScaledTanh(op.inputs[0], op.outputs[0], op) if folded else None
-
-
-scaled_product_tanh.kinds = frozenset({"Tanh"})  # type: ignore[attr-defined]
 
 #: What may stand between the scores and the softmax, each any number of times.
 SCORE_STEPS = {
@@ -106,12 +96,14 @@ SCORE_STEPS = {
     "divide": Div(HOLE, Runtime("divisor")),
     "cap": softcap(HOLE) | Mul(Tanh(Div(HOLE, c)), c2),
     "bound": Mul(form(scaled_product_tanh, "tanh", x=HOLE), c2),
-    "keep": Where(anything("keep"), HOLE, fill),
+    "keep": Where(anything("keep"), HOLE, fill)
+    | Add(Mul(Cast(anything("keep")), HOLE), Mul(Cast(Not(anything("keep"))), fill)),
     "drop": Where(anything("drop"), fill, HOLE),
     "cast": Cast(HOLE),
-    "reshape": Reshape(HOLE),
+    "reshape": Reshape(HOLE) | Squeeze(HOLE) | Unsqueeze(HOLE),
     "add": Add(HOLE, anything("mask")),
     "floor": Max(HOLE, lowest) | Clip(HOLE, lowest),
+    "turn": Transpose(HOLE),
     "sink": Concat(HOLE, Expand(anything("sink")) | anything("sink"), axis=LAST),
     "shift": Sub(HOLE, ReduceMax(HOLE, axes=LAST, keepdims=1)),
     "multiply": Mul(HOLE, Runtime("factor", heads=True)),
@@ -120,20 +112,24 @@ SCORE_STEPS = {
 PROBABILITY_STEPS = {
     "nan_guard": Where(IsNaN(HOLE), constant(0), HOLE),
     "cast": Cast(HOLE),
-    "reshape": Reshape(HOLE),
+    "reshape": Reshape(HOLE) | Squeeze(HOLE) | Unsqueeze(HOLE),
     "without_sink": Slice(HOLE),
     "zeroed": Where(anything("gone"), constant(0), HOLE),
+    "turn": Transpose(HOLE),
+    "again": Where(anything("keep"), HOLE, constant(0))
+    | Add(Mul(Cast(anything("keep")), HOLE), Mul(Cast(Not(anything("keep"))), constant(0))),
 }
 product = MatMul(q, k) | FusedMatMul(q, k) | Einsum(q, k)
-softmax = Softmax(star("scores", SCORE_STEPS, product, resizes=["reshape", "sink"]), axis=LAST)
-probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape", "without_sink"])
+scores = star("scores", SCORE_STEPS, product, resizes=["reshape", "sink", "turn"])
+softmax = Softmax(scores, axis=LAST) | form(softmax_of_columns, "columns", x=scores)
+probabilities = star("probabilities", PROBABILITY_STEPS, softmax, resizes=["reshape", "without_sink", "turn"])
 core = (
     MatMul(probabilities, v)
     | FusedMatMul(probabilities, v)
     | Einsum(probabilities, v)
     | MatMul(v, Transpose(probabilities))
 )
-OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE)}
+OUT_STEPS = {"transpose": Transpose(HOLE), "reshape": Reshape(HOLE) | Squeeze(HOLE) | Unsqueeze(HOLE)}
 
 
 @dataclass
@@ -144,6 +140,7 @@ class Reading:
     masks: list[tuple[str, str, str, float]] = field(default_factory=list)  # what, operand, layout, fill
     softcap: float = 0.0
     layout: Layout = ()
+    empty_at: float = 0.0
     also: list[Op] = field(default_factory=list)
 
 
@@ -175,7 +172,8 @@ def read_scores(m: Match, score: Op) -> Reading | None:
     dims = graph.dims(score.outputs[0])
     if found is None or dims is None:
         return None
-    reading = Reading(scale=float(score.attrs.get("alpha", 1.0)), layout=lay.layout_of(dims, found[2]))
+    axes = exchanged(found[2]) if swapped(m) else found[2]
+    reading = Reading(scale=float(score.attrs.get("alpha", 1.0)), layout=lay.layout_of(dims, axes))
     for step in reversed(m.taken("scores")):
         if step.step == "reshape":
             shape = graph.dims(step.value)
@@ -193,7 +191,13 @@ def read_scores(m: Match, score: Op) -> Reading | None:
                 reading.masks.append((how, step.bound["s"], mask_layout(reading.layout), 0.0))
                 continue
             reading.scale *= number if step.step == "scale" else 1 / number
+        elif step.step == "turn":
+            if not exchanges_last(graph, step.value):
+                return None
+            reading.layout = (*reading.layout[:-2], reading.layout[-1], reading.layout[-2])
         elif step.step not in ("cast", "shift", "floor"):
+            if is_turned(reading.layout):
+                return None
             _read_mask(graph, reading, step.step, step.value, step.bound)
             reading.layout = opened(reading.layout, graph.dims(step.value))
     return reading
@@ -281,7 +285,13 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
     if reading is None or (graph.is_constant(m["q"]) and graph.is_constant(m["k"])):
         return None
     for step in reversed(m.taken("probabilities")):
-        if step.step == "reshape":
+        if step.step == "turn":
+            if not exchanges_last(graph, step.value):
+                return None
+            reading.layout = (*reading.layout[:-2], reading.layout[-1], reading.layout[-2])
+        elif step.step == "again" and not _hidden_again(m, reading, step.bound["keep"]):
+            return None
+        elif step.step == "reshape":
             shape = graph.dims(step.value)
             again = (
                 None if shape is None else lay.regroup([a for axis in reading.layout for a in axis], shape)
@@ -289,7 +299,14 @@ def _build(m: Match, stops: Stops | None) -> Built | None:
             if again is None:
                 return None
             reading.layout = again
-    return _assemble(m, reading, score, out, stops)
+    return None if is_turned(reading.layout) else _assemble(m, reading, score, out, stops)
+
+
+def _hidden_again(m: Match, reading: Reading, keep: str) -> bool:
+    """Whether shares are kept where the scores were: what it changes are rows that are hidden whole."""
+    fills = [fill for what, operand, _, fill in reading.masks if what == "keep" and operand == keep]
+    reading.empty_at = max(fills, default=0.0)
+    return bool(fills)
 
 
 def _assemble(
@@ -297,16 +314,20 @@ def _assemble(
 ) -> Built | None:
     graph, reading = m.graph, replace(scores, also=list(scores.also))
     names, values = letters(graph, score, "q", "k"), weighing(graph, out, m["v"])
-    q_dims, k_dims, v_dims = graph.dims(m["q"]), graph.dims(m["k"]), graph.dims(m["v"])
+    query, key = m["q"], m["k"]
+    if names is not None and swapped(m):
+        names = exchanged(names[1]), exchanged(names[0]), exchanged(names[2])
+        query, key = key, query
+    q_dims, k_dims, v_dims = graph.dims(query), graph.dims(key), graph.dims(m["v"])
     if names is None or values is None or q_dims is None or k_dims is None or v_dims is None:
         return None
     if len(reading.layout) != len(values[2].split()):
         return None
     plain = frozenset({"b", "w", "h", "s", "d", "bh", "1"})
     folded = stops or any_order(plain | {"hd"} if heads_of(reading.layout) or len(q_dims) == 3 else plain)
-    q_value, q_layout, _ = _operand(m, m["q"], lay.layout_of(q_dims, names[0]), reading, folded)
+    q_value, q_layout, _ = _operand(m, query, lay.layout_of(q_dims, names[0]), reading, folded)
     k_start = renamed(lay.layout_of(k_dims, names[1]), {"t": "s"})
-    k_value, k_layout, k_groups = _operand(m, m["k"], k_start, reading, folded, grouped)
+    k_value, k_layout, k_groups = _operand(m, key, k_start, reading, folded, grouped)
     kept = reading.scale
     v_start = renamed(lay.layout_of(v_dims, values[1]), {"t": "s"})
     if len(v_start) == len(reading.layout) and any(len(axis) > 1 for axis in reading.layout[:-2]):
@@ -386,6 +407,8 @@ def _built(
         attrs["empty_rows"] = "zero"
     elif any(step.step == "floor" for step in m.taken("scores")):
         attrs["empty_rows"] = "average"
+    if reading.empty_at:
+        attrs |= {"empty_rows": "zero", "empty_at": reading.empty_at}
     soft = next(op for op in m.ops if op.kind == "Softmax")
     if graph.dtype(soft.inputs[0]) != graph.dtype(operands[0]) and graph.dtype(soft.inputs[0]) in FLOATS:
         attrs["compute"] = graph.dtype(soft.inputs[0])

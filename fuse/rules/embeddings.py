@@ -194,6 +194,14 @@ def last_axis_is_kept(m: Match) -> Wrong | None:
     return Wrong(m.root, f"{dims_text(m['inner'])} to {dims_text(m['outer'])}")
 
 
+def _flattened_alone(m: Match) -> bool:
+    """Whether nothing else needs the norm's rows as they are: a residual, another reshape, their shape."""
+    graph = m.graph
+    others = [graph.slots[slot] for slot in graph.readers(m["norm"].out) if slot != m.ops[1].slot]
+    needing = forms.add_norm.kinds | {"Reshape", "Flatten", "Shape", "matmul_residual"}
+    return not any(op is not None and op.kind in needing for op in others)
+
+
 def _flattened(m: Match) -> Built | None:
     norm = m["norm"]
     added = isinstance(norm, forms.AddNorm)
@@ -212,6 +220,7 @@ norm_reshape = Rule(
     finds=find_flattened,
     marks=tuple(sorted((forms.norm.kinds | forms.add_norm.kinds) - {"norm_reshape"})),
     needs=(guard(last_axis_is_kept),),
+    place=_flattened_alone,
     builds=_flattened,
     almost=_told,
     reads=("Reshape", "Flatten"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuse import forms
+from fuse.attributes import attribute
 from fuse.guards import casts_to_float, dims_text, float_narrower_than_f64, same_type, spans_last_axis
+from fuse.ir import Graph, Op
 from fuse.match import Match, close
 from fuse.pattern import (
     HOLE,
@@ -17,6 +19,7 @@ from fuse.pattern import (
     Expand,
     Max,
     Mul,
+    Neg,
     Pattern,
     Pow,
     Reciprocal,
@@ -39,16 +42,51 @@ eps = constant("eps")
 CASTS = {"cast": Cast(HOLE)}
 
 
+class Pooled(NamedTuple):
+    """The mean of each channel of a signal with one spatial axis: of rows, along the last axis."""
+
+    x: str
+    out: str
+    op: Op
+
+
+def pooled(graph: Graph, op: Op) -> Pooled | None:
+    dims = graph.dims(op.inputs[0])
+    return Pooled(op.inputs[0], op.outputs[0], op) if dims is not None and len(dims) == 3 else None
+
+
+pooled.kinds = frozenset({"GlobalAveragePool"})  # type: ignore[attr-defined]
+
+
 def squared(value: Pattern) -> Pattern:
     return Pow(value, constant(2)) | Mul(value, value)
 
 
+def mean_of_rows(value: Pattern) -> Pattern:
+    """The mean along the last axis, which stays; TensorFlow's converter pools it."""
+    return ReduceMean(value, axes=LAST, keepdims=1) | form(pooled, "pooled", x=value)
+
+
+def root_of(variance: Pattern) -> Pattern:
+    shifted = Add(variance, eps)
+    return Sqrt(shifted) | Pow(shifted, constant(0.5))
+
+
+def inverse_root_of(variance: Pattern) -> Pattern:
+    root = root_of(variance)
+    return Reciprocal(root) | Div(constant(1), root) | Pow(Add(variance, eps), constant(-0.5))
+
+
 def over_root_mean_square(value: Pattern) -> Pattern:
     """A value over the root of its mean square along the last axis, however the division is written."""
-    shifted = Add(ReduceMean(squared(value), axes=LAST, keepdims=1), eps)
-    root = Sqrt(shifted) | Pow(shifted, constant(0.5))
-    inverse = Reciprocal(root) | Div(constant(1), root) | Pow(shifted, constant(-0.5))
-    return Div(value, root) | Mul(inverse, value)
+    square = mean_of_rows(squared(value))
+    return Div(value, root_of(square)) | Mul(inverse_root_of(square), value)
+
+
+def weighted_over_root_mean_square(value: Pattern) -> Pattern:
+    """The same where the weight is multiplied in before the value is."""
+    square = mean_of_rows(squared(value))
+    return Mul(Mul(inverse_root_of(square), weight), value)
 
 
 def scaled(norm: Pattern) -> Pattern:
@@ -92,8 +130,8 @@ rms_norm = Rule(
     """x over the root of its mean square along the last axis, scaled by a weight
 
     Five to eight kernels become one; the square, the mean and the root are never written.""",
-    finds=scaled(over_root_mean_square(x)),
-    marks=("ReduceMean",),
+    finds=scaled(over_root_mean_square(x)) | weighted_over_root_mean_square(x),
+    marks=("ReduceMean", "GlobalAveragePool"),
     hints=("Sqrt",),
     needs=(
         float_narrower_than_f64("x"),
@@ -104,7 +142,8 @@ rms_norm = Rule(
     builds=_rms,
 )
 
-centred = Sub(x, ReduceMean(x, axes=LAST, keepdims=1))
+row_mean = mean_of_rows(x)
+centred = Sub(x, row_mean)
 
 
 def _compile_centred() -> Any:
@@ -116,6 +155,15 @@ def _compile_centred() -> Any:
 _CENTRED = _compile_centred()
 
 whitened = over_root_mean_square(centred)
+#: The variance as the mean square less the squared mean, kept from below zero.
+moments = Sub(mean_of_rows(squared(x)), squared(row_mean))
+by_moments = Max(moments, constant(0)) | moments
+whitened_by_moments = Div(centred, root_of(by_moments)) | Mul(inverse_root_of(by_moments), centred)
+#: As TensorFlow's batch_normalization writes it: x and its mean are scaled apart.
+factor = Mul(inverse_root_of(mean_of_rows(squared(centred)) | by_moments), weight)
+affine = Add(Mul(x, factor), Sub(bias, Mul(row_mean, factor)) | Add(Mul(Neg(row_mean), factor), bias)) | Sub(
+    Mul(x, factor), Mul(row_mean, factor)
+)
 _of_centred = form(forms.norm, "inner", where=lambda n: n.norm == "rms" and not n.offset, x=centred)
 
 
@@ -191,13 +239,20 @@ def _layer(m: Match) -> Built:
     return Built("layer_norm", (value, m.get("weight"), m.get("bias")), attrs, also=also)
 
 
+def _of_one_axis(m: Match) -> bool:
+    """Whether its means are of one axis: those of several are a group norm's."""
+    means = (op for op in m.ops if op.kind in ("ReduceMean", "ReduceSum"))
+    return not any(isinstance(attribute(m.graph, op, "axes"), tuple) for op in means)
+
+
 layer_norm = Rule(
     "layer_norm",
     """x less its mean, over its standard deviation along the last axis, times weight, plus bias
 
     Seven to ten kernels become one; it is also an rms norm of x - mean written as a native operator.""",
-    finds=with_bias(scaled(whitened) | _of_centred | by_sums),
-    marks=("ReduceMean", "ReduceSum"),
+    finds=with_bias(scaled(whitened | whitened_by_moments) | _of_centred | by_sums | Mul(factor, centred))
+    | affine,
+    marks=("ReduceMean", "ReduceSum", "GlobalAveragePool"),
     hints=("Sqrt", "rms_norm"),
     needs=(
         float_narrower_than_f64("x"),
@@ -208,6 +263,7 @@ layer_norm = Rule(
         guard(average_is_over_the_width),
         guard(sums_are_put_back),
     ),
+    place=_of_one_axis,
     builds=_layer,
     reads=tuple(sorted(forms.norm.kinds)),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from fuse import forms
@@ -10,13 +12,15 @@ from fuse.forms.mixtures import sums_experts
 from fuse.guards import agree, branches_off, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, star
+from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, kind, star
 from fuse.rule import Built, Rule, Wrong, guard
+from fuse.types import mul
 
+Squeeze = kind("Squeeze")
 bias = constant("bias", scalar=False)
 plain_product = form(forms.product, "product", where=lambda p: not p.bias and p.plain)
 any_product = form(forms.product, "product", where=lambda p: p.plain)
-LAYOUT_STEPS = {"reshape": Reshape(HOLE), "transpose": Transpose(HOLE)}
+LAYOUT_STEPS = {"reshape": Reshape(HOLE) | Squeeze(HOLE), "transpose": Transpose(HOLE)}
 
 
 def row_length(graph: Graph, product: forms.Product) -> Any:
@@ -28,9 +32,19 @@ def row_length(graph: Graph, product: forms.Product) -> Any:
 def bias_has_one_axis(m: Match) -> Wrong | None:
     """bias: one row, wider than one number where the product is"""
     dims, width = m.graph.dims(m["bias"]), row_length(m.graph, m["product"])
-    if dims is None or width == 1 or sum(dim != 1 for dim in dims) == 1:
+    if dims is None or width == 1 or sum(dim != 1 for dim in dims) == 1 or _is_cut_row(m):
         return None
     return Wrong(m["bias"], dims_text(dims))
+
+
+def _is_cut_row(m: Match) -> bool:
+    """Whether the bias is a row cut into heads as a reshape cuts each of the product's rows."""
+    graph, width = m.graph, row_length(m.graph, m["product"])
+    steps, dims = m.taken("layout"), graph.dims(m["bias"])
+    if dims is None or len(dims) < 2 or not steps or any(step.step == "transpose" for step in steps):
+        return False
+    whole, cut = math.prod(dim for dim in dims if isinstance(dim, int)), graph.dims(steps[0].value)
+    return cut is not None and len(cut) > len(dims) and cut[-len(dims) :] == dims and whole == width
 
 
 def bias_is_a_row(m: Match) -> Wrong | None:
@@ -38,7 +52,7 @@ def bias_is_a_row(m: Match) -> Wrong | None:
     dims, out = m.graph.dims(m["bias"]), m.graph.dims(m.root)
     width = row_length(m.graph, m["product"])
     inner = m.graph.dims(m["product"].out)
-    if dims is not None and len(dims) == 1 and dims[0] == width:
+    if dims is not None and ((len(dims) == 1 and dims[0] == width) or _is_cut_row(m)):
         return None
     if dims is None or inner is None:
         return Wrong(m["bias"], "unknown dims")
@@ -58,7 +72,10 @@ def _rank_below(m: Match) -> int:
 def layout_leaves_rows(m: Match) -> Wrong | None:
     """what stands between product and bias leaves the last axis alone"""
     width = row_length(m.graph, m["product"])
-    for step in m.taken("layout"):
+    steps = m.taken("layout")
+    for outer, step in zip((None, *steps), () if _is_cut_row(m) else steps, strict=False):
+        if outer is not None and outer.step == "reshape" == step.step:
+            continue  # of reshapes behind one another only the last result counts
         op = m.graph.producer(step.value)
         dims = m.graph.dims(step.value)
         moved = (
@@ -105,20 +122,44 @@ matmul_bias = Rule(
 
 
 # ---- products of one x ---------------------------------------------------------------------------
+def rows_of(graph: Graph, x: str) -> str:
+    """The value that x is with its leading axes joined, or x itself."""
+    op = graph.producer(x)
+    if op is None or op.kind not in ("Reshape", "Flatten") or graph.is_output(x):
+        return x
+    inner, outer = graph.dims(op.inputs[0]), graph.dims(x)
+    flattens = (
+        inner is not None and outer is not None and len(outer) == 2 < len(inner) and inner[-1] == outer[-1]
+    )
+    return op.inputs[0] if flattens else x
+
+
+def _readers(graph: Graph, x: str) -> list[Op]:
+    return [op for slot in graph.readers(x) if (op := graph.slots[slot]) is not None]
+
+
+def _reading(graph: Graph, x: str) -> Iterator[tuple[Op, str]]:
+    """The products that read x, or the same rows of it flattened by several reshapes; and what each reads."""
+    rows = rows_of(graph, x)
+    flat = [op for op in _readers(graph, rows) if op.outputs and rows_of(graph, op.outputs[0]) == rows]
+    flat = [op for op in flat if op.outputs[0] != rows]
+    for value in [x, *(op.outputs[0] for op in flat if op.outputs[0] != x)] if len(flat) > 1 else [x]:
+        for op in _readers(graph, value):
+            if op.kind in forms.product.kinds:
+                yield op, value
+
+
 def _members(graph: Graph, x: str) -> list[forms.Product]:
     """The plain products of x that may run as one, in slot order: same K, same storage, x not transposed."""
     found: list[forms.Product] = []
-    for slot in graph.readers(x):
-        op = graph.slots[slot]
-        if op is None or op.kind not in forms.product.kinds:
-            continue
+    for op, value in _reading(graph, x):
         product = forms.product(graph, op)
-        if product is None or not product.plain or product.x != x or product.trans_x:
+        if product is None or not product.plain or product.x != value or product.trans_x:
             continue
         if (
             product.alpha != 1.0
             or product.beta != 1.0
-            or (op.kind == "matmul_bias" and graph.dims(x) is None)
+            or (op.kind == "matmul_bias" and graph.dims(value) is None)
         ):
             continue
         found.append(product)
@@ -130,15 +171,19 @@ def _members(graph: Graph, x: str) -> list[forms.Product]:
 
 
 def _leaves_shape(graph: Graph, product: forms.Product) -> bool:
-    """A product whose result still has the rows of x (no reshape was taken in with its bias)."""
-    inner, outer = graph.dims(product.x), graph.dims(product.out)
-    return inner is not None and outer is not None and inner[:-1] == outer[:-1]
+    """A product whose result has as many rows as x, whole or cut into heads with its bias."""
+    inner, outer, bias = graph.dims(product.x), graph.dims(product.out), graph.dims(product.bias)
+    if inner is None or outer is None:
+        return False
+    cut = 1 if bias is None or product.op.kind != "matmul_bias" else max(1, len(squeezed(bias)))
+    return reduce(mul, inner[:-1], 1) == reduce(mul, outer[:-cut], 1)
 
 
-def _merged(m: Match) -> Built:
+def _merged(m: Match) -> Built | None:
     members: list[forms.Product] = m["members"]
+    also = _flattening(m.graph, members)
     operands = (
-        members[0].x,
+        members[0].x if also is None else rows_of(m.graph, members[0].x),
         *(p.weight for p in members),
         *(p.bias for p in members if p.bias),
     )
@@ -146,7 +191,13 @@ def _merged(m: Match) -> Built:
         "biases": tuple(int(bool(p.bias)) for p in members),
         "trans_weights": tuple(p.trans_weight for p in members),
     }
-    return Built(m["class"], operands, attrs, outputs=tuple(p.out for p in members))
+    return Built(m["class"], operands, attrs, outputs=tuple(p.out for p in members), also=also or [])
+
+
+def _flattening(graph: Graph, members: list[forms.Product]) -> list[Op] | None:
+    """The reshapes that flatten x for one member each; None where all read one value."""
+    values = {p.x for p in members}
+    return None if len(values) == 1 else [op for v in sorted(values) if (op := graph.producer(v)) is not None]
 
 
 def _group(graph: Graph, name: str, members: list[forms.Product]) -> Match:
@@ -180,7 +231,7 @@ def _read_by_attention(graph: Graph, op: Op) -> dict[str, str]:
             if made is None:
                 break
             if made.kind in forms.product.kinds and forms.product(graph, made) is not None:
-                found[made.outputs[0]] = made.inputs[0]
+                found[made.outputs[0]] = rows_of(graph, made.inputs[0])
                 break
             if made.kind not in _PASSES:
                 break
@@ -203,8 +254,9 @@ def find_qkv(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     by_x: dict[str, list[str]] = {}
     for out, x in sources.items():
         by_x.setdefault(x, []).append(out)
-    for x, outs in by_x.items():
-        members = [p for p in _members(graph, x) if p.out in outs]
+    for outs in by_x.values():
+        made = graph.producer(outs[0])
+        members = [p for p in _members(graph, made.inputs[0] if made else "") if p.out in outs]
         if len(members) > 1:
             yield _group(graph, "merged_qkv", members)
 
@@ -222,7 +274,7 @@ def find_gate_up(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
         if mul is None or mul.kind != "Mul" or gate is None:
             continue
         up = _product_below(graph, next((v for v in mul.inputs if v != act.out), act.out))
-        if up is None or up.out == gate.out or up.x != gate.x:
+        if up is None or up.out == gate.out or rows_of(graph, up.x) != rows_of(graph, gate.x):
             continue
         members = [p for p in _members(graph, gate.x) if p.out in (gate.out, up.out)]
         if len(members) == 2:

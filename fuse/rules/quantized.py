@@ -153,7 +153,7 @@ def read(m: Match) -> Stored:
     attrs = {
         "trans_x": int(op.attrs.get("transA", 0)),
         "alpha": float(op.attrs.get("alpha", 1.0)),
-        "beta": float(op.attrs.get("beta", 1.0)) if op.kind == "Gemm" else 1.0,
+        "beta": float(op.attrs.get("beta", 1.0)) if op.kind == "Gemm" and product.bias else 1.0,
     }
     axis, block = _scale_axis(m)
     return replace(stored, axis=axis, block=block, turned=turned % 2, attrs=attrs)

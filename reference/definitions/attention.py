@@ -136,7 +136,7 @@ def _capped(scores: Array, cap: float) -> Array:
     return np.asarray(cap * np.tanh(scores / cap))
 
 
-def shares(scores: Array, empty_rows: str) -> Array:
+def shares(scores: Array, empty_rows: str, empty_at: float = 0.0) -> Array:
     """The softmax of each row; `empty_rows` says what a row of only -inf gives.
 
     zero is a guard: whatever is no number after the softmax becomes 0, as such files write it.
@@ -149,7 +149,8 @@ def shares(scores: Array, empty_rows: str) -> Array:
     if empty_rows == "nan":
         return np.asarray(found)
     if empty_rows == "zero":
-        return np.asarray(np.where(np.isnan(found), 0.0, found))
+        hidden = np.isnan(found) | (top <= empty_at if empty_at < 0 else False)
+        return np.asarray(np.where(hidden, 0.0, found))
     return np.asarray(np.where(np.isneginf(top), 1.0 / scores.shape[-1], found))
 
 
@@ -169,7 +170,7 @@ def attention(case: Case, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     scores = masked(inner, case["scale"] * (query @ key.swapaxes(-1, -2)), masks[sink is not None :])
     if sink is not None:
         scores = np.concatenate([scores, np.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
-    weights = shares(scores, case["empty_rows"])
+    weights = shares(scores, case["empty_rows"], case.attrs.get("empty_at", 0.0))
     axes = case["q_layout"].split()
     windows = q.shape[axes.index("w")] if "w" in axes else 1
     return closed(weights[..., : key.shape[2]] @ value, case["out_layout"], windows)

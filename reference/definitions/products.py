@@ -21,10 +21,10 @@ def _product(x: Array, weight: Array, trans_x: int = 0, trans_weight: int = 0) -
     return np.asarray(np.matmul(left, right))
 
 
-def _laid(case: Case, y: Array) -> Array:
-    """The rows of a product as the leading axes that the result has."""
-    shape = case.sizes()
-    if shape is None or y.shape == shape or y.size != math.prod(shape) or y.shape[-1] != shape[-1]:
+def _laid(case: Case, y: Array, output: int = 0) -> Array:
+    """The rows of a product with the leading axes that the result has, or cut into heads."""
+    shape = case.sizes(output)
+    if shape is None or y.shape == shape or y.size != math.prod(shape):
         return y
     return y.reshape(shape)
 
@@ -32,7 +32,12 @@ def _laid(case: Case, y: Array) -> Array:
 def _biased(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
     """alpha x weight + beta bias, its rows as x has them."""
     y = case["alpha"] * _product(x, weight, case["trans_x"], case["trans_weight"])
-    return y if bias is None else np.asarray(y + case["beta"] * exact(bias))
+    return y if bias is None else np.asarray(y + case["beta"] * _row(bias, y.shape[-1]))
+
+
+def _row(bias: Array, width: int) -> Array:
+    """A bias; one cut into heads as the row that it is."""
+    return exact(bias).reshape(-1) if bias.size == width and bias.shape[-1] != width else exact(bias)
 
 
 def matmul_bias(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
@@ -60,9 +65,12 @@ def merged(case: Case, x: Array, *operands: Array) -> tuple[Array, ...]:
     count = len(case["biases"])
     weights, biases = operands[:count], iter(operands[count:])
     results = []
-    for weight, has, turned in zip(weights, case["biases"], case["trans_weights"], strict=True):
+    for at, (weight, has, turned) in enumerate(
+        zip(weights, case["biases"], case["trans_weights"], strict=True)
+    ):
         y = _product(x, weight, 0, turned)
-        results.append(y + exact(next(biases)) if has else y)
+        y = y + _row(next(biases), y.shape[-1]) if has else y
+        results.append(_laid(case, np.asarray(y), at))
     return tuple(results)
 
 
