@@ -181,7 +181,7 @@ def walk(
         if op is None or graph.is_output(value) or any(slot not in slots for slot in graph.readers(value)):
             return best
         step = below(graph, value, layout)
-        if step is None or op.slot in slots or (op.kind == "Expand" and not spread):
+        if step is None or op.slot in slots or (op.kind in ("Expand", "Tile") and not spread):
             return best
         if step.op.kind in ("Expand", "Tile"):
             repeats = _spread(layout, step.layout) or repeats

@@ -98,3 +98,19 @@ def test_an_activation_whose_x_is_a_product_cubed_by_a_power() -> None:
     model = g.model(y)
     assert fired(model, "fast_gelu").inputs[0] == x
     assert not near(model, "quantized_matmul")
+
+
+# ---- an attention with its packed products ---------------------------------------------------------
+@pytest.mark.parametrize("codes", [False, True])
+def test_a_block_of_an_attention_that_multiplies_x_itself(codes: bool) -> None:
+    g = Building()
+    x, packed, bias = g.input("x", 2, 3, K), g.weight(K, 3 * K), g.weight(3 * K)
+    if codes:
+        whole, scale, point = g.op("DynamicQuantizeLinear", x, outputs=3)
+        weight = g.constant(g.draw.integers(-99, 99, (K, 3 * K)).astype(np.int8))
+        step, zero = g.constant(np.asarray(0.01, np.float32)), g.constant(np.asarray(0, np.int8))
+        y = g.op(f"{MS}.QAttention", whole, weight, bias, scale, step, "", point, zero, num_heads=2)
+    else:
+        y = g.op(f"{MS}.Attention", x, packed, bias, num_heads=2)
+    op = fired(g.model(g.op("MatMul", y, g.weight(K, K))), "attention_block")
+    assert op.inputs[0] == ("DynamicQuantizeLinear_0" if codes else "x")

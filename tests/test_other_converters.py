@@ -214,3 +214,11 @@ def test_a_norm_flattened_that_a_residual_needs_whole_is_no_near_miss() -> None:
     total = g.op("Add", g.op("Reshape", rows, g.ints(B, S, K)), y)
     model = g.model(g.op("LayerNormalization", total, g.weight(K)))
     assert not near(model, "norm_reshape")
+
+
+def test_a_group_of_each_channel_whose_first_reshape_was_dropped() -> None:
+    g = Building()
+    x, one, nothing = g.input("x", B, 4, 9), g.constant([1.0] * 4), g.constant([0.0] * 4)
+    y = g.op("Reshape", g.op("InstanceNormalization", x, one, nothing), g.ints(B, 4, 9))
+    y = g.op("Add", g.op("Mul", y, g.weight(4, 1)), g.weight(4, 1))
+    assert fired(g.model(y), "group_norm").attrs["groups"] == 4

@@ -350,13 +350,13 @@ def _assemble(
     shaped = result_layout(m, result)
     if shaped is None or any(atom.letter == "S" for axis in shaped for atom in axis):
         return None
-    exchanged = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
+    parted = windows_and_heads((q_layout, k_layout, v_layout, shaped), bool(reading.masks))
     heads = (
-        heads_of(*exchanged, reading.layout)
-        if exchanged[0] != q_layout
+        heads_of(*parted, reading.layout)
+        if parted[0] != q_layout
         else heads_of(q_layout, reading.layout, shaped)
     )
-    q_layout, k_layout, v_layout, shaped = exchanged
+    q_layout, k_layout, v_layout, shaped = parted
     if not heads and any("hd" in lay.text(x).split() for x in (q_layout, k_layout, v_layout)):
         return None
     if heads > 1 and k_groups == 1 and heads_of(k_layout) == heads_of(v_layout) == 1:

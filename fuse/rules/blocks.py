@@ -36,6 +36,8 @@ _PRODUCTS = (
 _AFTER = _VIEWS
 #: How many of its operands an attention reads products of x in, where not q, k and v.
 _ACTIVATIONS = {"attn_output_gate": 4, "values_in_keys": 2}
+#: Attentions that multiply x by packed weights themselves.
+_WITH_PRODUCTS = frozenset({"com.microsoft.Attention", "com.microsoft.QAttention"})
 _LIMIT = 48
 
 
@@ -116,7 +118,10 @@ def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """Products of one x, an attention over them, and the product of its result."""
     if budget or not op.inputs:
         return
-    before = _down(graph, op.inputs[: _ACTIVATIONS.get(op.kind, 3)])
+    if op.kind in _WITH_PRODUCTS:
+        before: tuple[list[Op], set[str]] | None = ([], {op.inputs[0]})
+    else:
+        before = _down(graph, op.inputs[: _ACTIVATIONS.get(op.kind, 3)])
     after = _up(graph, op)
     if before is None or after is None or len(before[1]) != 1:
         return
@@ -180,7 +185,7 @@ attention_block = Rule(
 
     One kernel where the rows are few enough to stay on chip from x to the residual.""",
     finds=find_attention_block,
-    marks=tuple(sorted(forms.attention.kinds)),
+    marks=tuple(sorted(forms.attention.kinds | _WITH_PRODUCTS)),
     builds=_built("attention_block"),
     reads=tuple(sorted(_PRODUCTS | _BEFORE | _AFTER)),
 )

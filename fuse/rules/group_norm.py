@@ -11,10 +11,10 @@ from fuse.types import Dims, divide
 
 x, weight, bias = anything("x"), constant("weight", scalar=False), constant("bias", scalar=False)
 InstanceNormalization = kind("InstanceNormalization")
-inner = InstanceNormalization(Reshape(x), constant("ones", scalar=False), constant("zeros", scalar=False))
-grouped = Reshape(inner)
-# Each channel a group of its own: the reshapes change nothing, and some exporters leave them out.
-alone = InstanceNormalization(x, constant("ones", scalar=False), constant("zeros", scalar=False))
+plain = constant("ones", scalar=False), constant("zeros", scalar=False)
+# Each channel a group of its own: the reshapes change nothing, and exporters or simplifiers leave them out.
+alone = InstanceNormalization(x, *plain)
+grouped = Reshape(InstanceNormalization(Reshape(x), *plain)) | Reshape(alone)
 
 
 def _inner_dims(m: Match) -> Dims | None:

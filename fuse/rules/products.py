@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 from fuse import forms
@@ -14,7 +13,7 @@ from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, constant, form, kind, star
 from fuse.rule import Built, Rule, Wrong, guard
-from fuse.types import mul
+from fuse.types import Dim, Dims, mul
 
 Squeeze = kind("Squeeze")
 bias = constant("bias", scalar=False)
@@ -176,7 +175,14 @@ def _leaves_shape(graph: Graph, product: forms.Product) -> bool:
     if inner is None or outer is None:
         return False
     cut = 1 if bias is None or product.op.kind != "matmul_bias" else max(1, len(squeezed(bias)))
-    return reduce(mul, inner[:-1], 1) == reduce(mul, outer[:-cut], 1)
+    return _count(inner[:-1]) == _count(outer[:-cut])
+
+
+def _count(dims: Dims) -> Dim:
+    total: Dim = 1
+    for dim in dims:
+        total = mul(total, dim)
+    return total
 
 
 def _merged(m: Match) -> Built | None:
