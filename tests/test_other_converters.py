@@ -222,3 +222,19 @@ def test_a_group_of_each_channel_whose_first_reshape_was_dropped() -> None:
     y = g.op("Reshape", g.op("InstanceNormalization", x, one, nothing), g.ints(B, 4, 9))
     y = g.op("Add", g.op("Mul", y, g.weight(4, 1)), g.weight(4, 1))
     assert fired(g.model(y), "group_norm").attrs["groups"] == 4
+
+
+@pytest.mark.parametrize("equation", ["abc,cd->abd", "abc,dc->abd"])
+def test_rows_times_a_matrix_as_an_einsum(equation: str) -> None:
+    g = Building()
+    turned = equation == "abc,dc->abd"
+    y = g.op("Einsum", g.input("x", B, S, K), g.weight(*((8, K) if turned else (K, 8))), equation=equation)
+    op = fired(g.model(g.op("Add", y, g.weight(8))), "matmul_bias")
+    assert op.attrs.get("trans_weight", 0) == int(turned)
+
+
+@pytest.mark.parametrize("equation", ["abc,cd->adb", "abc,bd->acd", "abc,cd->bad", "abc,cc->abc"])
+def test_another_einsum_is_no_product_of_rows(equation: str) -> None:
+    g = Building()
+    y = g.op("Einsum", g.input("x", K, K, K), g.weight(K, K), equation=equation)
+    assert not optimized(g.model(g.op("Add", y, g.weight(K)))).report.fired("matmul_bias")

@@ -209,7 +209,7 @@ def _product(graph: Graph, op: Op) -> Product | None:
     if op.kind == "com.microsoft.MatMulNBits":
         bias = _operand(op, 5)
         return Product(op.inputs[0], op.inputs[1], bias, 0, 1, 1.0, 1.0, False, op.outputs[0], op)
-    weight = op.inputs[1]
+    weight = _operand(op, 1)
     dims = graph.dims(weight)
     if not graph.is_constant(weight) or dims is None or len(dims) != 2:
         return None
@@ -219,12 +219,30 @@ def _product(graph: Graph, op: Op) -> Product | None:
         beta = a.get("beta", 1.0) if bias else 1.0
         trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), beta
         return Product(op.inputs[0], weight, bias, *trans, plain, op.outputs[0], op)
+    if op.kind == "Einsum":
+        turned = _contracted(str(a.get("equation", "")))
+        if turned is None or len(op.inputs) != 2:
+            return None
+        return Product(op.inputs[0], weight, "", 0, turned, 1.0, 1.0, plain, op.outputs[0], op)
     if op.kind == "com.microsoft.FusedMatMul":
         if a.get("transBatchA") or a.get("transBatchB"):
             return None
         trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), 1.0
         return Product(op.inputs[0], weight, "", *trans, plain, op.outputs[0], op)
     return Product(op.inputs[0], weight, "", 0, 0, 1.0, 1.0, plain, op.outputs[0], op)
+
+
+def _contracted(equation: str) -> int | None:
+    """Whether rows times a matrix are written with the matrix transposed; None for any other equation."""
+    left, _, out = equation.replace(" ", "").partition("->")
+    x, _, weight = left.partition(",")
+    rows, summed = x[:-1], x[-1:]
+    if len(weight) != 2 or len(set(x)) != len(x) or not x.isalpha() or out[:-1] != rows:
+        return None
+    made = out[-1:]
+    if not made.isalpha() or made in x:
+        return None
+    return {summed + made: 0, made + summed: 1}.get(weight)
 
 
 def _dequantized(graph: Graph, weight: str) -> bool:
@@ -254,6 +272,7 @@ def _almost_product(graph: Graph, op: Op) -> Almost | None:
 product = _reads(
     "MatMul",
     "Gemm",
+    "Einsum",
     "com.microsoft.FusedMatMul",
     "com.microsoft.MatMulNBits",
     "matmul_bias",
