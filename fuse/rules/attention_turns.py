@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 def softmax_of_columns(graph: Graph, op: Op) -> Columns | None:
     dims, axis = graph.dims(op.inputs[0]), op.attrs.get("axis", -1)
     alone = graph.base.model.opsets.get("", 99) >= 13
-    over = alone and dims is not None and axis in (-2, len(dims) - 2)
+    over = alone and dims is not None and axis in (-2, len(dims) - 2) and dims[-1] != 1
     return Columns(op.inputs[0], op.outputs[0], op) if over else None
 
 
