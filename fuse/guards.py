@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.rule import Guard, Wrong, guard
 from fuse.types import FLOATS, Dims, Expr, spans
 
@@ -77,18 +79,28 @@ def float_type(name: str) -> Guard:
 
 
 def casts_to_float(star: str) -> Guard:
-    """A guard that every cast on the way goes from float to float."""
+    """A guard that every cast on the way goes from float to float, and none rounds more than an end of
+    the way does: a kernel would not round there."""
 
     def fine(m: Match) -> Wrong | None:
-        for step in m.taken(star):
-            if step.step == "cast":
-                op = m.graph.producer(step.value)
-                inside = m.graph.dtype(op.inputs[0]) if op else ""
-                if m.graph.dtype(step.value) not in FLOATS or (inside and inside not in FLOATS):
-                    return Wrong(step.value, f"a cast to {m.graph.dtype(step.value)}")
+        casts = [step.value for step in m.taken(star) if step.step == "cast"]
+        bottom = ""
+        for value in reversed(casts):
+            op, dtype = m.graph.producer(value), m.graph.dtype(value)
+            inside = m.graph.dtype(op.inputs[0]) if op else ""
+            bottom = bottom or inside
+            if dtype not in FLOATS or (inside and inside not in FLOATS):
+                return Wrong(value, f"a cast to {dtype}")
+            ends = (_BITS.get(bottom, 0), _BITS.get(m.graph.dtype(m.root), 0))
+            if _BITS[dtype] < min(ends):
+                return Wrong(value, f"a cast to {dtype} and back")
         return None
 
     return guard(fine, name="casts_to_float", want="casts only between float types", code="attribute")
+
+
+#: Bits of the fraction of a float type.
+_BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
 
 
 def spans_last_axis(name: str, x: str = "x", code_name: str = "") -> Guard:
@@ -147,3 +159,21 @@ def broadcasts(name: str, whole: str) -> Guard:
         return Wrong(m[name], f"{dims_text(small)} over {dims_text(big)}")
 
     return guard(fine, name=f"{name}_broadcasts_over_{whole}", want=f"{name} broadcasts over {whole}")
+
+
+def reader_fault(graph: Graph, value: str, parts: Mapping[int, Op]) -> Fault | None:
+    """Why a value is no part's own: an output of the graph, or read outside these parts, by slot."""
+    if graph.is_output(value):
+        return Fault("graph_output", value, "read only inside the match", f"also the graph output {value}")
+    captured = graph.base.captured.get(value)
+    for slot in graph.readers(value):
+        if slot not in parts:
+            reader = graph.slots[slot]
+            assert reader is not None
+            called = reader.name or reader.outputs[0]
+            if captured and any(graph.into[c] == slot for c in captured):
+                return Fault(
+                    "captured", value, "read only inside the match", f"also read by a subgraph of {called}"
+                )
+            return Fault("read_elsewhere", value, "read only inside the match", f"also read by {called}")
+    return None

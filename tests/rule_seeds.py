@@ -87,6 +87,13 @@ def rotated(grower: Grower, path: str) -> str:
     return lanes(grower, grower.input("whole", dims), first, first + ROTATED)
 
 
+def cast_shares(grower: Grower, path: str, operands: list[str]) -> str:
+    """A cast of scores or probabilities; those that weigh values on their left keep the type of these."""
+    single = grower.type(operands[0])[0] == TensorProto.FLOAT
+    narrow = single and "MatMul.1" not in path
+    return grower.node("Cast", operands[0], to=TensorProto.FLOAT16 if narrow else TensorProto.FLOAT)
+
+
 def cast_alone(grower: Grower, path: str, operands: list[str]) -> str:
     """A cast of the result; what is joined with lanes that pass, or multiplied, keeps its type."""
     to = TensorProto.FLOAT if "Concat" in path or "Mul" in path else TensorProto.FLOAT16
@@ -286,6 +293,7 @@ SEEDS: dict[str, Seeds] = {
         nodes={
             "Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik"),
             "Transpose": turned_shares,
+            "Cast": cast_shares,
         },
         made={"v": values},
         # What only fires together with another step is built by hand (tests/test_other_converters.py).

@@ -22,7 +22,8 @@ GRAPHS = (
     "rms_norm", "layer_norm", "l2_norm", "gelu", "fast_gelu", "quick_gelu", "silu", "softcap", "rope_half",
     "attention", "attention_nan_guard", "attention_softcap", "matmul_bias", "matmul_residual",
     "matmul_bias_act", "add_norm", "gated_act", "rope_kv_append", "qk_norm_rope_kv_append",
-    "rms_norm_cast_sandwich", "attention_grouped",
+    "rms_norm_cast_sandwich", "attention_grouped", "qk_norm", "conv_act", "conv_act_residual", "conv_affine",
+    "gated_norm", "attn_output_gate", "diffusion_block",
 )  # fmt: skip
 #: Faults and changes taken from each real export.
 SAMPLE = 45

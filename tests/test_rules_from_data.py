@@ -133,6 +133,11 @@ def wide_product(grower: Grower, path: str) -> str:
     return grower.node("MatMul", grower.input("x", (2, 3, 4)), weight)
 
 
+def product_of_another(grower: Grower, path: str) -> str:
+    weight = grower.array(np.full((4, 4), 0.5, np.float32), "other")
+    return grower.node("MatMul", grower.input("other_x", (2, 3, 4)), weight)
+
+
 def width_moved(grower: Grower, path: str, operands: list[str]) -> str:
     return grower.node("Transpose", operands[0], perm=[0, 1, 3, 2])
 
@@ -210,10 +215,14 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
         "matmul_bias_act", "|=1", weights={"bias": (1,)}
     ),
     ("gated_act", "halves_are_one_width"): lambda: changed("gated_act", made={"up": wide_product}),
+    ("gated_act", "halves_are_of_one_activation"): lambda: changed(
+        "gated_act", made={"up": product_of_another}
+    ),
     ("matmul_residual", "residual_has_the_shape"): lambda: changed(
         "matmul_residual", dims={"residual": (1, 3, 4)}
     ),
     ("add_norm", "one_addend_is_the_sum"): lambda: changed("add_norm", dims={"a": (2, 1, 4), "b": (1, 3, 4)}),
+    ("kv_append", "past_stands_first"): lambda: past_joined_last(),
     ("kv_append", "rows_join_on_the_sequence_axis"): lambda: heads_joined_as_rows(),
     ("qk_norm_rope", "transpose_keeps_width"): lambda: changed(
         "qk_norm_rope",
@@ -227,13 +236,22 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
 def heads_joined_as_rows() -> onnx.ModelProto:
     """A cache that grows along its heads, read by an attention that calls another axis its rows."""
     make = Grower(Seeds(), {})
-    past, new = make.input("past", (2, 3, 4, 8)), make.input("new", (2, 3, 4, 8))
-    key = make.node("Concat", past, new, axis=1)
-    scores = make.node(
-        "MatMul", make.input("q", (2, 6, 5, 8)), make.node("Transpose", key, perm=[0, 1, 3, 2])
-    )
-    weights = make.node("Softmax", scores, axis=-1)
-    return make.model(make.node("MatMul", weights, make.input("v", (2, 6, 4, 8))), key)
+    return cached(make, make.input("past", (2, 3, 4, 8)), make.input("new", (2, 3, 4, 8)), 1, (2, 6, 4, 8))
+
+
+def past_joined_last() -> onnx.ModelProto:
+    """New rows joined before those of the cache."""
+    make = Grower(Seeds(), {})
+    new = make.node("Abs", make.input("new", (2, 3, 4, 8)))
+    return cached(make, new, make.input("past", (2, 3, 4, 8)), 2, (2, 3, 8, 8))
+
+
+def cached(make: Grower, one: str, two: str, axis: int, dims: tuple[int, ...]) -> onnx.ModelProto:
+    """An attention over the keys that two values are joined to, along an axis."""
+    key = make.node("Concat", one, two, axis=axis)
+    q, v = make.input("q", (*dims[:2], 5, 8)), make.input("v", dims)
+    scores = make.node("MatMul", q, make.node("Transpose", key, perm=[0, 1, 3, 2]))
+    return make.model(make.node("MatMul", make.node("Softmax", scores, axis=-1), v), key)
 
 
 def sums_beside_lanes() -> onnx.ModelProto:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match
-from fuse.match.plausible import UNARY, kin
+from fuse.match.plausible import PASSING, apart_by, kin
 
 if TYPE_CHECKING:
     from fuse.engine.rewriter import CompiledRule, Sweep
@@ -88,7 +88,7 @@ def _casts_on(near: Near, own: set[int]) -> bool:
 def near_roots(compiled: CompiledRule, graph: Graph, mark: Op) -> list[Op]:
     """The ops above a mark that may be the root of a match with one fault, farthest first.
 
-    On the way to them one op may be another's kin, or an operator of one operand too many.
+    On the way to them one op may be another's kin, or an operator of one operand too many (or casts).
     """
     if compiled.matcher is None:
         return [mark]
@@ -99,16 +99,17 @@ def near_roots(compiled: CompiledRule, graph: Graph, mark: Op) -> list[Op]:
         higher: list[Op] = []
         for op in level:
             for reader in _readers(graph, op):
-                used = changed[op.slot] + (reader.kind not in compiled.above)
                 if reader.slot in changed:
                     continue
+                again = reader.kind == op.kind == "Cast"
+                used = changed[op.slot] + (reader.kind not in compiled.above and not again)
                 if reader.kind in compiled.near_roots:
                     found.append(reader)
                 if used == changed[op.slot] or (
-                    used == 1 and (reader.kind in compiled.near_above or reader.kind in UNARY)
+                    used == 1 and (reader.kind in compiled.near_above or reader.kind in PASSING)
                 ):
                     changed[reader.slot] = used
-                    higher.append(reader)
+                    (level if reader.kind == "Cast" else higher).append(reader)
         level = higher
         if not level or len(changed) > CLIMB_LIMIT:
             break
@@ -163,24 +164,33 @@ def _at_root(sweep: Sweep, root: Op, mark: Op, alike: bool) -> tuple[Near | None
 
 
 def _standing(match: Match, fault: Fault) -> tuple[int, int]:
-    """Fixed nodes that stand, and how many there are; a step that is wrong counts as one too."""
+    """Fixed nodes that stand, and how many there are; one that is wrong in a step counts as one too."""
     fixed = match.fixed()
     if fault.code != "op":
         return fixed, fixed
-    return (fixed, fixed + 1) if any(s.value == fault.at for s in match.steps) else (fixed - 1, fixed)
+    return (fixed, fixed + 1) if fault.missing else (fixed - 1, fixed)
 
 
 def _tells(compiled: CompiledRule, match: Match, fault: Fault) -> bool:
     """Whether enough of the pattern is there that a person would say almost."""
     rule = compiled.rule
-    wrong = fault.at if fault.code == "op" else ""
+    wrong = fault.at if fault.code == "op" and not fault.missing else ""
     standing = any(op.kind in (*rule.marks, *compiled.hints) and op.outputs[0] != wrong for op in match.ops)
     computing = sum(op.kind not in MOVES for op in {op.slot: op for op in match.ops}.values())
-    nodes = min(_standing(match, fault)[0], computing - (fault.code == "op"))
+    nodes = min(_standing(match, fault)[0], computing - bool(wrong))
     evidence = nodes + match.agreed if fault.code in ("op", "same_value") else nodes + 1
     if rule.almost is not None and rule.almost(match, fault):
         return True
+    if len(match.ops) > 1 and _cast_and_back(match.graph, fault):
+        return True
     return evidence >= (LEAST_EVIDENCE if standing else LONE_EVIDENCE)
+
+
+def _cast_and_back(graph: Graph, fault: Fault) -> bool:
+    """Whether all that is wrong is that a value is rounded on the way: no model means that."""
+    if fault.code == "op":
+        return fault.got == "Cast" and not fault.missing
+    return fault.code == "same_value" and apart_by(graph, fault.want, fault.got, ("Cast",))
 
 
 def near_kinds(kinds: frozenset[str]) -> frozenset[str]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuse.classes import CLASSES
 from fuse.engine.record import Record
 from fuse.ir import Op
 
-#: (graph, slot) -> the slots of each op that fired there.
-Holders = dict[tuple[str, int], list[frozenset[int]]]
+
+class _Holder(NamedTuple):
+    """An op that fired: its rule, the number of its record, its slots."""
+
+    rule: str
+    number: int
+    slots: frozenset[int]
+
+
+#: (graph, slot) -> the ops that fired there.
+Holders = dict[tuple[str, int], list[_Holder]]
 _READERS = frozenset({"read_elsewhere", "graph_output", "captured"})
 
 
@@ -26,7 +35,7 @@ def final(records: Sequence[Record]) -> tuple[Record, ...]:
     for record in fused:
         slots = frozenset(op.slot for op in record.ops)
         for slot in slots:
-            holders.setdefault((record.graph, slot), []).append(slots)
+            holders.setdefault((record.graph, slot), []).append(_Holder(record.rule, record.number, slots))
     left = [r for r in records if r.miss is not None and not _taken(r, holders)]
     left.sort(key=_weight, reverse=True)
     told = _Told()
@@ -52,9 +61,10 @@ class _Told:
         return True
 
 
-def _weight(record: Record) -> tuple[int, int, int]:
+def _weight(record: Record) -> tuple[bool, int, int, int]:
+    """What only gathers what stands tells less than what it gathers."""
     miss: Any = record.miss
-    return miss.matched, miss.of, -record.number
+    return not _gathers(record.builds), miss.matched, miss.of, -record.number
 
 
 def _gathers(name: str) -> bool:
@@ -63,21 +73,35 @@ def _gathers(name: str) -> bool:
 
 
 def _taken(record: Record, holders: Holders) -> bool:
-    """Whether one op that fired holds the whole place, or the faulty op and more than the place."""
+    """Whether one op that fired holds the whole place, or the faulty op and more than the place.
+
+    Where a smaller form of the rule itself holds the faulty op, what was built on that is no other
+    reading of the place.
+    """
     miss: Any = record.miss
     own = frozenset(op.slot for op in record.ops)
 
-    def reach(op: Op) -> list[frozenset[int]]:
+    def reach(op: Op) -> list[_Holder]:
         return holders.get((record.graph, op.slot), [])
 
-    if record.ops and any(own <= holder for holder in reach(record.ops[0])):
+    def elsewhere(op: Op) -> bool:
+        found = reach(op)
+        smaller = any(holder.rule == record.rule and holder.slots <= own for holder in found)
+        return not smaller and any(not holder.slots <= own for holder in found)
+
+    if record.ops and any(own <= holder.slots for holder in reach(record.ops[0])):
         return True
     if miss.code in _READERS:
         return False
-    faulty = [op for op in record.ops if miss.at in op.outputs] or [
-        op for op in record.ops if miss.at in op.inputs
-    ]
-    return bool(faulty) and all(any(not holder <= own for holder in reach(op)) for op in faulty)
+    at_fault = [op for op in record.ops if miss.at in op.outputs]
+    faulty = at_fault or [op for op in record.ops if miss.at in op.inputs]
+    rest = own.difference(op.slot for op in at_fault)
+    root = next((op for op in record.ops if record.root in op.outputs), None)
+    # All but the faulty op became another op: what that op reads is its own affair.
+    others = () if root is None or root in at_fault or len(rest) < 2 else reach(root)
+    if any(holder.number > record.number and rest <= holder.slots for holder in others):
+        return True
+    return bool(faulty) and all(map(elsewhere, faulty))
 
 
 def _one_place(a: Record, b: Record) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fuse import shim as chip
 from fuse.engine.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
+from fuse.guards import reader_fault
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
 from fuse.pattern import Pattern, all_kinds, attributes, depth_of, kinds_above, root_kinds
@@ -203,7 +204,7 @@ def fit(graph: Graph, match: Match, built: Built) -> Whole | Fault:
     for op in parts.values():
         for value in op.outputs:
             if value and value not in kept:
-                fault = _reader_fault(graph, value, parts)
+                fault = reader_fault(graph, value, parts)
                 if fault is not None:
                     return fault
     ordered = tuple(sorted(parts.values(), key=lambda op: op.slot))
@@ -246,23 +247,6 @@ def _slot(graph: Graph, parts: tuple[Op, ...], outputs: list[str], window: list[
 
 def _read_outside(graph: Graph, value: str, parts: dict[int, Op]) -> bool:
     return graph.is_output(value) or any(slot not in parts for slot in graph.readers(value))
-
-
-def _reader_fault(graph: Graph, value: str, parts: dict[int, Op]) -> Fault | None:
-    if graph.is_output(value):
-        return Fault("graph_output", value, "read only inside the match", f"also the graph output {value}")
-    captured = graph.base.captured.get(value)
-    for slot in graph.readers(value):
-        if slot not in parts:
-            reader = graph.slots[slot]
-            assert reader is not None
-            called = reader.name or reader.outputs[0]
-            if captured and any(graph.into[c] == slot for c in captured):
-                return Fault(
-                    "captured", value, "read only inside the match", f"also read by a subgraph of {called}"
-                )
-            return Fault("read_elsewhere", value, "read only inside the match", f"also read by {called}")
-    return None
 
 
 def _order_fault(graph: Graph, parts: tuple[Op, ...], reads: list[str], kept: list[str]) -> Fault:

@@ -164,6 +164,8 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
         return None
     layer = op.kind == "LayerNormalization"
     bias = _operand(op, 2) if layer else ""
+    if not all(_lies_along_lanes(graph, op, value) for value in (_operand(op, 1), bias) if value):
+        return None
     compute = "f32" if a.get("stash_type", 1) == 1 and graph.dtype(op.inputs[0]) in ("f16", "bf16") else ""
     eps = a.get("epsilon", 1e-5)
     return Norm(
@@ -171,8 +173,17 @@ def _norm(graph: Graph, op: Op) -> Norm | None:
     )
 
 
+def _lies_along_lanes(graph: Graph, op: Op, value: str) -> bool:
+    """Whether a weight or bias has a number for each lane: ONNX lets one of one number broadcast."""
+    own, whole = graph.dims(value), graph.dims(op.inputs[0])
+    if not own or not whole or not isinstance(own[-1], int) or not isinstance(whole[-1], int):
+        return True
+    return own[-1] == whole[-1]
+
+
 def _almost_norm(graph: Graph, op: Op) -> Almost | None:
-    """A native norm over more than the last axis, or one that gives its mean or deviation too."""
+    """A native norm over more than the last axis, with a weight of one number, or one that gives its mean or
+    deviation too."""
     if _last_axis(graph, op) and sum(map(bool, op.outputs)) > 1:
         found = _norm(graph, op._replace(outputs=op.outputs[:1]))
         got = f"{sum(map(bool, op.outputs))} results"
@@ -181,6 +192,14 @@ def _almost_norm(graph: Graph, op: Op) -> Almost | None:
             if found is None
             else Almost(found._replace(op=op), "arity", op.outputs[0], "one result", got)
         )
+    if op.kind in ("rms_norm", "layer_norm"):
+        return None
+    odd = next((v for v in op.inputs[1:3] if v and not _lies_along_lanes(graph, op, v)), "")
+    if odd and _last_axis(graph, op):
+        found = _norm(graph, op._replace(inputs=tuple("" if v == odd else v for v in op.inputs)))
+        got = str(graph.type(odd))
+        want = "a number for each lane of the last axis"
+        return None if found is None else Almost(found._replace(op=op), "operand", odd, want, got)
     if _last_axis(graph, op) or "axis" not in op.attrs:
         return None
     found = _norm(graph, op._replace(attrs={**op.attrs, "axis": -1}))

@@ -29,13 +29,17 @@ EFFORT = 400
 
 
 class Fault(NamedTuple):
-    """The one thing that is not as the pattern wants; `at` is a value path."""
+    """The one thing that is not as the pattern wants; `at` is a value path.
+
+    missing: an operator is not there at all, and nothing that stands is wrong.
+    """
 
     code: str
     at: str
     want: str
     got: str
     path: str = ""
+    missing: bool = False
 
 
 class Taken(NamedTuple):
@@ -115,7 +119,7 @@ class Match:
         del self.steps[mark[1] :]
         _, _, self.bound, self.loose, self.budget, self.fault, self.hole, self.agreed, self.stood = mark
 
-    def spend(self, code: str, at: str, want: str, got: str, path: str) -> bool:
+    def spend(self, code: str, at: str, want: str, got: str, path: str, missing: bool = False) -> bool:
         """Go on over a fault if the budget allows; the same fault met again costs nothing.
 
         An attribute that is wrong alike in two places is one fault: exporters write it once.
@@ -128,7 +132,7 @@ class Match:
         if self.budget < 1 or (self.alike and code != "attribute"):
             return False
         self.budget -= 1
-        self.fault = Fault(code, at, want, got, path)
+        self.fault = Fault(code, at, want, got, path, missing)
         return True
 
     def fixed(self) -> int:
@@ -146,12 +150,12 @@ def best_of(m: Match, value: str, attempts: Iterable[Matcher]) -> bool:
             m.restore(mark)
         return False
     best: tuple[list[Op], list[Taken], tuple[Any, ...]] | None = None
-    fullest: tuple[int, int] = (0, 0)
+    fullest: tuple[int, int, int] = (0, 0, 0)
     for attempt in attempts:
         if attempt(m, value):
             if m.fault is mark[5]:
                 return True
-            full = (len(m.ops), m.agreed)
+            full = (len(m.ops), m.agreed, -len(m.steps))
             if best is None or full > fullest or (full == fullest and _truer(m, best[2][5])):
                 best, fullest = (m.ops[mark[0] :], m.steps[mark[1] :], m.save()), full
         m.restore(mark)

@@ -8,8 +8,8 @@ from typing import Any
 from fuse.attributes import DATA_OPERANDS, attribute
 from fuse.ir import Op
 from fuse.match import EFFORT, Match, Matcher, below, best_of, compile_pattern
-from fuse.match.plausible import UNARY, substitutes
-from fuse.pattern import ANY, COMMUTATIVE, LAST, Node, root_kinds
+from fuse.match.plausible import UNARY, substitutes, too_many
+from fuse.pattern import ANY, COMMUTATIVE, LAST, Anything, Constant, Node, Star, root_kinds
 
 
 def show_attribute(name: str, value: Any) -> str:
@@ -117,9 +117,17 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
         return elsewhere(m, value, at)
 
     def elsewhere(m: Match, value: str, at: str) -> bool:
-        """Another value stands where this pattern, which occurs twice, was found at its own value."""
+        """Another value stands where this pattern, which occurs twice, was found at its own value; or
+        what the operator would work on stands in its place."""
         stood = m.stood.get(own) if own else None
-        return stood is not None and stood != value and m.spend("same_value", at, stood, value, path)
+        if stood is not None and stood != value:
+            return m.spend("same_value", at, stood, value, path)
+        if not bare or m.bound.get(bare) != value:
+            return False
+        if not m.spend("op", at, label, "no operator", path, missing=True):
+            return False
+        m.bound = {**absent, **m.bound}
+        return True
 
     def here(m: Match, value: str, op: Op) -> bool:
         if op.kind not in kinds:
@@ -168,20 +176,51 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
                 return True
             m.restore(mark)
             m.spend("op", op.outputs[0], label, op.kind, path)
-        below_it = m.graph.producer(op.inputs[0]) if op.kind in UNARY else None
+        passed = too_many(m.graph, op)
+        below_it = m.graph.producer(passed[-1].inputs[0]) if passed else None
         if below_it is not None and below_it.kind in kinds:
-            m.ops.append(op)
-            if here(m, op.inputs[0], below_it):
+            m.ops += passed
+            m.loose += len(passed) - 1
+            if here(m, passed[-1].inputs[0], below_it):
+                return True
+        m.restore(mark)
+        if any(name in m.bound for name in absent):
+            return False
+        for index in (i for i, found in missing.items() if op.kind in found):
+            m.spend("op", op.outputs[0], label, op.kind, path, missing=True)
+            m.bound = {**absent, **m.bound}
+            if args[index](m, value):
                 return True
             m.restore(mark)
-            m.spend("op", op.outputs[0], label, op.kind, path)
-        if missing and op.kind in missing:
-            m.loose -= 1
-            return args[0](m, value)
         return False
 
-    missing = root_kinds(pattern.args[0]) if count == 1 and kinds <= UNARY else frozenset()
+    missing = _missing(pattern) if path else {}
+    bare = _bare(pattern) if path else ""
+    #: The plain values beside what is left where the operator is missing.
+    absent = {arg.name: "" for arg in pattern.args if isinstance(arg, PLAIN) and arg.name}
     return match
+
+
+def _missing(pattern: Node) -> dict[int, frozenset[str]]:
+    """Operand -> the kinds that make it, where it may stand in the place of an operator that is missing:
+    one whose other operands are plain values."""
+    if len(pattern.args) == 1 and not frozenset(pattern.kinds) <= UNARY:
+        return {}
+    made = {i: root_kinds(arg) for i, arg in enumerate(pattern.args) if not isinstance(arg, PLAIN)}
+    return made if len(made) == 1 and len(pattern.args) < 3 else {}
+
+
+def _bare(pattern: Node) -> str:
+    """The value that may stand in the place of an operator over it and one other plain value, which no
+    other reading of the place is without."""
+    args = [arg.inner if isinstance(arg, Star) else arg for arg in pattern.args]
+    names = [arg.name for arg in args if isinstance(arg, Anything)]
+    fixed = all(isinstance(arg, PLAIN) and (isinstance(arg, Anything) or not arg.name) for arg in args)
+    return names[0] if fixed and names and len(args) == 2 else ""
+
+
+#: Patterns of values, whatever makes them.
+PLAIN = (Anything, Constant)
 
 
 COMPILERS: dict[type, Callable[[Any, str, frozenset[int]], Matcher]] = {Node: node}

@@ -21,6 +21,20 @@ FAMILIES: tuple[frozenset[str], ...] = tuple(
 )
 #: Operators of one operand that keep every element in its place.
 UNARY = FAMILIES[1]
+#: What may stand on the way without being meant.
+PASSING = UNARY | {"Cast"}
+#: Those that an activation is made of: where one stands for another, the place is still almost one.
+SQUASHING = frozenset(
+    (
+        "Tanh Sigmoid Erf Exp Relu Softplus Softsign HardSigmoid Sin Cos Elu Gelu Selu Swish HardSwish Mish"
+    ).split()
+)
+#: Those that no model has between two operators of a match, but by mistake.
+STRAY = PASSING - SQUASHING
+#: What stands for a sum by mistake and is no gate, scale or bias of its own.
+NO_SUM = frozenset(("Sub", "Max", "Min", "Pow"))
+#: The codes of a value that is read outside a match.
+READERS = frozenset(("read_elsewhere", "graph_output", "captured"))
 
 
 def kin(kind: str) -> frozenset[str]:
@@ -33,6 +47,32 @@ def substitutes(op: Op, kinds: Collection[str], operands: int) -> bool:
     if len(op.inputs) < operands:
         return False
     return any(op.kind in family and not family.isdisjoint(kinds) for family in FAMILIES)
+
+
+def too_many(graph: Graph, op: Op) -> list[Op]:
+    """The operators of one operand that may be too many here: one, or casts that come back to a type."""
+    if op.kind in UNARY:
+        return [op]
+    passed: list[Op] = []
+    at: Op | None = op
+    while at is not None and at.kind == "Cast":
+        passed.append(at)
+        at = graph.producer(at.inputs[0])
+    back = passed and graph.dtype(passed[-1].inputs[0]) == graph.dtype(op.outputs[0])
+    return passed if back else []
+
+
+def apart_by(graph: Graph, one: str, other: str, kinds: Collection[str]) -> bool:
+    """Whether of two values one is made of the other by these operators alone."""
+
+    def below(value: str, wanted: str) -> bool:
+        op = graph.producer(value)
+        while op is not None and op.kind in kinds and value != wanted:
+            value = op.inputs[0]
+            op = graph.producer(value)
+        return value == wanted
+
+    return below(one, other) or below(other, one)
 
 
 def constant_like(graph: Graph, value: str, scalar: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
 from fuse.match import EFFORT, Fault, Match, Matcher, below, close, compile_pattern, shown
-from fuse.match.plausible import constant_like, run_time, substitutes, truer
+from fuse.match.plausible import constant_like, run_time, substitutes, too_many, truer
 from fuse.pattern import Anything, Times
 
 #: A product of more multiplications than this is no activation's.
@@ -18,10 +18,12 @@ _TIMES = frozenset({"Mul", "Div", "Pow"})
 
 
 class _Odd(NamedTuple):
-    """What one fault lets pass for: an op for a multiplication, a run-time value for a constant."""
+    """What one fault lets pass: an op for a multiplication, a run-time value for a constant, operators that
+    are too many (the last of them first)."""
 
     op: int = -1
     constant: str = ""
+    stray: tuple[Op, ...] = ()
 
 
 _NOTHING = _Odd()
@@ -50,6 +52,9 @@ def multiply_out(graph: Graph, value: str, keep: frozenset[str], odd: _Odd = _NO
             tree.constants.append((at, float(number), taker))
         elif at == odd.constant:
             continue
+        elif odd.stray and taker is not None and at == odd.stray[0].outputs[0]:
+            tree.ops.extend(odd.stray)
+            todo.append((odd.stray[-1].inputs[0], taker))
         elif (
             op is not None and (op.kind == "Mul" or op.slot == odd.op) and len(tree.ops) < MAX_MULTIPLICATIONS
         ):
@@ -101,17 +106,27 @@ class _Product:
             if m.spend(*fault) and self._attempt(m, value, odd):
                 return True
             m.restore(mark)
+        passed = too_many(m.graph, root) if not root.parts else []
+        if not passed or not m.spend("op", value, "Mul", root.kind, self.path):
+            return False
+        m.ops += passed
+        m.loose += len(passed) - 1
+        if self.match(m, passed[-1].inputs[0]):
+            return True
+        m.restore(mark)
         return False
 
     def _other_way_round(self, m: Match, value: str, mark: tuple[Any, ...]) -> None:
         """Where a factor is not the x found inside another: x may be the factor, and the other odd."""
         fault = m.fault
-        if fault is None or fault.code != "same_value" or not truer(m.graph, fault.got, fault.want):
+        if not self.plain or fault is None or fault.code != "same_value":
+            return
+        if not truer(m.graph, fault.got, fault.want):
             return
         ops, steps, kept = m.ops[mark[0] :], m.steps[mark[1] :], m.save()
         m.restore(mark)
         m.bound = {**m.bound, self.plain[0]: fault.got}
-        if not self.plain or not self._attempt(m, value, _NOTHING):
+        if not self._attempt(m, value, _NOTHING):
             m.restore((*mark[:2], *kept[2:]))
             m.ops += ops
             m.steps += steps
@@ -139,6 +154,10 @@ class _Product:
                 got = run_time(graph, op.inputs[1])
                 fault = Fault("operand", op.inputs[1], "a constant of one value", got, self.path)
                 yield fault, _Odd(op=op.slot, constant=op.inputs[1])
+        for op in made:
+            passed = tuple(too_many(graph, op)) if op is not None and not op.parts else ()
+            if op is not None and passed:
+                yield Fault("op", op.outputs[0], "Mul", op.kind, self.path), _Odd(stray=passed)
         for at, _ in factors:
             if constant_like(graph, at, scalar=True):
                 want = "a constant of one value"
@@ -201,7 +220,9 @@ class _Product:
                 m.agreed += 1
             left.pop(index)
             m.bound = {**m.bound, name: want}
-        return bool(odd.constant) or self._constants(m, tree)
+        # What a number is meant to be beside an operator that is another cannot be told.
+        unknown = odd.constant or any(taker.slot == odd.op for _, _, taker in tree.constants)
+        return bool(unknown) or self._constants(m, tree)
 
     def _constants(self, m: Match, tree: _Tree) -> bool:
         total = 1.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fuse.ir import Graph
+from fuse.ir import Graph, Op
 from fuse.match import Match, Matcher, Taken, below, best_of, compile_pattern
 from fuse.match.nodes import node
-from fuse.match.plausible import UNARY, substitutes
+from fuse.match.plausible import PASSING, substitutes, too_many
 from fuse.pattern import COMMUTATIVE, Alternatives, Form, Node, Pattern, Star, root_kinds
 from fuse.types import Expr
 
@@ -23,7 +23,7 @@ def _form(pattern: Form, path: str, shared: frozenset[int]) -> Matcher:
     def match(m: Match, value: str) -> bool:
         op = m.graph.producer(value)
         if op is None or (kinds is not None and op.kind not in kinds):
-            return False
+            return op is not None and bool(m.budget) and not m.alike and one_too_many(m, value, op)
         mark = m.save()
         found = function(m.graph, op)
         if found is None and m.budget and almost is not None:
@@ -42,6 +42,21 @@ def _form(pattern: Form, path: str, shared: frozenset[int]) -> Matcher:
                 m.restore(mark)
                 return False
         return True
+
+    def one_too_many(m: Match, value: str, op: Op) -> bool:
+        """An operator too many on the operand, or casts."""
+        passed = too_many(m.graph, op) if path and not op.parts else []
+        below_it = m.graph.producer(passed[-1].inputs[0]) if passed else None
+        if below_it is None or kinds is None or below_it.kind not in kinds:
+            return False
+        mark = m.save()
+        if m.spend("op", value, name, op.kind, path):
+            m.ops += passed
+            m.loose += len(passed) - 1
+            if match(m, passed[-1].inputs[0]):
+                return True
+        m.restore(mark)
+        return False
 
     return match
 
@@ -92,8 +107,8 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
             options += [take(depth, step) for step in by_kind.get(op.kind, ())]
             if m.budget and not op.parts:
                 options += [take(depth, s) for s in steps if op.kind not in s.kinds and another(s, op)]
-                if op.kind in UNARY and op.kind not in by_kind:
-                    options.append(pass_over(depth))
+            if m.budget and not op.parts and op.kind in PASSING and op.kind not in by_kind:
+                options.append(pass_over(depth))
             return best_of(m, value, options) if len(options) > 1 else inner(m, value)
 
         return match
@@ -104,13 +119,17 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
 
     def take(depth: int, step: _Step) -> Matcher:
         def match(m: Match, value: str) -> bool:
-            before, ops = m.bound, len(m.ops)
+            before, ops, fault = m.bound, len(m.ops), m.fault
             m.hole = ""
             if not step.matcher(m, value) or (
                 step.name not in resizes and not keeps_size(m.graph, value, m.hole)
             ):
                 return False
-            m.loose += len(m.ops) - ops
+            own = m.ops[ops:]
+            wrong = m.fault if m.fault is not fault else None
+            # What is wrong in a step is no repeated node, but the one that does not stand.
+            odd = wrong is not None and wrong.code == "op" and any(wrong.at in op.outputs for op in own)
+            m.loose += len(own) - odd
             bound = {k: v for k, v in m.bound.items() if k not in before}
             m.steps.append(Taken(name, step.name, value, bound))
             m.bound = before
@@ -123,10 +142,12 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
 
         def match(m: Match, value: str) -> bool:
             op = m.graph.producer(value)
-            if op is None or not m.spend("op", value, wanted, op.kind, path):
+            passed = [] if op is None else too_many(m.graph, op)
+            if op is None or not passed or not m.spend("op", value, wanted, op.kind, path):
                 return False
-            m.ops.append(op)
-            return walk(depth + 1)(m, op.inputs[0])
+            m.ops += passed
+            m.loose += len(passed) - 1
+            return walk(depth + 1)(m, passed[-1].inputs[0])
 
         return match
 

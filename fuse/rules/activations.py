@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from fuse.guards import float_type
-from fuse.match import Match, close
+from fuse.match import Fault, Match, close
+from fuse.match.plausible import SQUASHING, UNARY, apart_by
 from fuse.pattern import (
     Add,
     Clip,
@@ -24,6 +25,12 @@ from fuse.pattern import (
 from fuse.rule import Built, Rule, Wrong, guard
 
 x = anything("x")
+
+
+def other_than(*kinds: str) -> tuple[str, ...]:
+    """What may stand by mistake for these, which an activation is made of."""
+    return tuple(sorted(SQUASHING - set(kinds)))
+
 
 #: 1 / sqrt(2), the scale inside erf; sqrt(2 / pi) and 0.044715, those of the tanh form
 #: (Hendrycks and Gimpel, Gaussian Error Linear Units, 2016).
@@ -45,7 +52,7 @@ gelu = Rule(
         | Add(Mul(erf, half), half)
     ),
     marks=("Erf",),
-    hints=("Tanh", "Sigmoid"),
+    hints=other_than("Erf"),
     needs=(float_type("x"),),
     builds=lambda m: _gelu(m),
 )
@@ -75,7 +82,7 @@ fast_gelu = Rule(
     finds=times(Add(tanh, constant(1)), x, constant=0.5)
     | times(Add(times(tanh, constant=0.5), constant(0.5)), x),
     marks=("Tanh",),
-    hints=("Erf", "Sigmoid"),
+    hints=other_than("Tanh"),
     needs=(float_type("x"),),
     builds=lambda m: Built("fast_gelu", (m["x"],), {}),
 )
@@ -102,10 +109,20 @@ quick_gelu = Rule(
     Three kernels become one; alpha is an attribute, and alpha 1 is silu.""",
     finds=Mul(Sigmoid(Mul(x, alpha)), x),
     marks=("Sigmoid",),
+    hints=other_than("Sigmoid"),
+    almost=lambda m, fault: fault.code == "op" and fault.got in SQUASHING,
     needs=(float_type("x"),),
     place=_slopes,
     builds=_quick,
 )
+
+
+def _one_apart(m: Match, fault: Fault) -> bool:
+    """Whether one operator is wrong, or x has one too many in one of its two places."""
+    if fault.code == "same_value":
+        return apart_by(m.graph, fault.want, fault.got, UNARY)
+    return fault.code == "op"
+
 
 silu = Rule(
     "silu",
@@ -114,7 +131,8 @@ silu = Rule(
     Two kernels become one; a diamond, since x is read twice.""",
     finds=Mul(Sigmoid(x), x) | Mul(Sigmoid(Mul(x, constant(1))), x),
     marks=("Sigmoid",),
-    almost=lambda m, fault: fault.code == "op",
+    hints=other_than("Sigmoid"),
+    almost=_one_apart,
     needs=(float_type("x"),),
     builds=lambda m: Built("silu", (m["x"],), {}),
 )
@@ -129,6 +147,7 @@ mish = Rule(
     Three kernels become one, or five where softplus is written out.""",
     finds=Mul(Tanh(Softplus(x) | Log(Add(Exp(x), constant(1)))), x),
     marks=("Tanh",),
+    hints=other_than("Tanh"),
     needs=(float_type("x"),),
     builds=lambda m: Built("mish", (m["x"],), {}),
 )
@@ -192,7 +211,9 @@ softcap = Rule(
     Three kernels become one; the two constants must agree.""",
     finds=Mul(Tanh(Div(x, cap) | Mul(x, inverse)), again),
     marks=("Tanh",),
+    hints=other_than("Tanh"),
     place=_caps,
+    almost=lambda m, fault: fault.code == "op" and cap_is_again(m) is None,
     needs=(float_type("x"), guard(cap_is_again)),
     builds=lambda m: Built("softcap", (m["x"],), {"cap": _cap(m)}),
 )

@@ -230,9 +230,16 @@ def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[s
 
 
 def _operand(
-    m: Match, value: str, layout: Layout, reading: Reading, stops: Stops, spread: bool = True
+    m: Match,
+    value: str,
+    layout: Layout,
+    reading: Reading,
+    stops: Stops,
+    spread: bool = True,
+    scaled: bool = True,
 ) -> tuple[str, Layout, Dim]:
-    """Down from an operand through layout operators and scalar factors that only the match reads."""
+    """Down from an operand through layout operators and, of q and k, scalar factors that only the match
+    reads."""
     graph = m.graph
     repeats: Dim = 1
     while True:
@@ -242,7 +249,7 @@ def _operand(
         repeats = times if times != 1 else repeats
         own |= {op.slot for op in ops}
         op = graph.producer(value)
-        if op is None or op.kind not in ("Mul", "Div") or graph.is_output(value):
+        if op is None or op.kind not in ("Mul", "Div") or graph.is_output(value) or not scaled:
             return value, layout, repeats
         if op.slot in own or any(slot not in own for slot in graph.readers(value)):
             return value, layout, repeats
@@ -328,16 +335,14 @@ def _assemble(
     q_value, q_layout, _ = _operand(m, query, lay.layout_of(q_dims, names[0]), reading, folded)
     k_start = renamed(lay.layout_of(k_dims, names[1]), {"t": "s"})
     k_value, k_layout, k_groups = _operand(m, key, k_start, reading, folded, grouped)
-    kept = reading.scale
     v_start = renamed(lay.layout_of(v_dims, values[1]), {"t": "s"})
     if len(v_start) == len(reading.layout) and any(len(axis) > 1 for axis in reading.layout[:-2]):
         v_start = (*reading.layout[:-2], *v_start[-2:])
-    v_value, v_layout, v_groups = _operand(m, m["v"], v_start, reading, folded, grouped)
-    out_scale, reading.scale = reading.scale / kept, kept
+    v_value, v_layout, v_groups = _operand(m, m["v"], v_start, reading, folded, grouped, scaled=False)
     if k_groups != v_groups and grouped:
         # One of them is repeated further down than can be read: both are read as they are repeated.
         return _assemble(m, scores, score, out, stops, grouped=False)
-    if out_scale != 1.0 or k_groups != v_groups or not isinstance(k_groups, int):
+    if k_groups != v_groups or not isinstance(k_groups, int):
         return None
     result = (*reading.layout[:-2], *renamed(lay.layout_of(v_dims, values[1]), {"t": "s"})[-2:])
     by_letter = {atom.letter: axis for axis in (*reading.layout, *result) for atom in axis}

@@ -68,6 +68,7 @@ attn_output_gate = Rule(
     ),
     marks=("attention", "Attention"),
     needs=(guard(gate_has_the_rows_of_the_result),),
+    almost=lambda m, fault: fault.code == "op",
     builds=_gated,
 )
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fuse import forms
+from fuse.guards import reader_fault
 from fuse.ir import Graph, Op, lands_in
-from fuse.match import Match
+from fuse.match import Fault, Match
+from fuse.match.plausible import READERS, STRAY
 from fuse.rule import Built, Rule
 
 _CODES = frozenset(
@@ -48,6 +50,10 @@ class Block(NamedTuple):
     x: str
     out: str
     also_written: tuple[str, ...] = ()
+
+
+#: What reads a value only by mistake, or captures it.
+_STRANGE = STRAY | {"If", "Loop", "Scan"}
 
 
 def _match(graph: Graph, block: Block) -> Match:
@@ -116,14 +122,17 @@ def _data(graph: Graph, op: Op) -> list[str]:
 
 def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """Products of one x, an attention over them, and the product of its result."""
-    if budget or not op.inputs:
+    if not op.inputs:
         return
     if op.kind in _WITH_PRODUCTS:
         before: tuple[list[Op], set[str]] | None = ([], {op.inputs[0]})
     else:
         before = _down(graph, op.inputs[: _ACTIVATIONS.get(op.kind, 3)])
+    if before is None or len(before[1]) != 1:
+        return
     after = _up(graph, op)
-    if before is None or after is None or len(before[1]) != 1:
+    if after is None:
+        yield from _read_by_others(graph, op, before[0]) if budget else ()
         return
     ops, sources = before
     inside = {one.slot for one in (*ops, op, *after)}
@@ -134,7 +143,11 @@ def find_attention_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
         for v in one.outputs
         if graph.is_output(v) or any(slot not in inside for slot in graph.readers(v))
     )
-    yield _match(graph, Block([*ops, op, *after], next(iter(sources)), after[-1].outputs[0], caches))
+    m = _match(graph, Block([*ops, op, *after], next(iter(sources)), after[-1].outputs[0], caches))
+    # Keys and values are results of many a model: of them nothing is said.
+    keys = _down(graph, op.inputs[1:3]) if budget else None
+    results = [one.outputs for one in (keys[0] if keys is not None else ())]
+    yield from _whole_or_read(graph, m, budget, {m.root, *caches}.union(*results))
 
 
 def _up(graph: Graph, op: Op) -> list[Op] | None:
@@ -157,6 +170,56 @@ def _up(graph: Graph, op: Op) -> list[Op] | None:
     return None
 
 
+def _whole_or_read(graph: Graph, m: Match, budget: int, kept: set[str]) -> Iterator[Match]:
+    """A whole block; with a budget, one of which a single value inside is an output of the graph, or is read
+    by what computes nothing of a model's. kept: results that may be read by others."""
+    if budget:
+        m.fault = _read_inside(graph, m.ops, kept)
+    if bool(budget) == (m.fault is not None):
+        yield m
+
+
+def _read_inside(graph: Graph, ops: list[Op], kept: set[str]) -> Fault | None:
+    own = {one.slot: one for one in ops}
+    inside = [v for one in ops for v in one.outputs if v and v not in kept]
+    outside = [v for v in inside if graph.is_output(v) or any(slot not in own for slot in graph.readers(v))]
+    if len(outside) != 1:
+        return None
+    readers = [graph.slots[slot] for slot in graph.readers(outside[0]) if slot not in own]
+    meant = any(one is not None and one.kind not in _STRANGE for one in readers)
+    return None if meant else reader_fault(graph, outside[0], own)
+
+
+def _read_by_others(graph: Graph, op: Op, before: list[Op]) -> Iterator[Match]:
+    """A block but for one thing: between the op and the product that reads it a value is an output of the
+    graph, or is read by what computes nothing of a model's; or the weight changes at run time."""
+    ops, value = [*before, op], op.outputs[0]
+    fault: Fault | None = None
+    for _ in range(6):
+        readers = [graph.slots[slot] for slot in graph.readers(value)]
+        others = [one for one in readers if one is not None and one.kind in _STRANGE]
+        way = [one for one in readers if one is not None and one not in others]
+        if len(way) != 1 or len(others) + graph.is_output(value) > 1:
+            return
+        if others or graph.is_output(value):
+            if fault is not None:
+                return
+            fault = reader_fault(graph, value, {way[0].slot: way[0]})
+        ops.append(way[0])
+        changed = forms.product.almost(graph, way[0]) if fault is None else None
+        if changed is not None:
+            fault = Fault(*changed[1:])
+        if changed is not None or (_is_product(graph, way[0]) and way[0].inputs[0] == value):
+            if fault is not None:
+                m = Match(graph, 0)
+                m.ops, m.root, m.fault = ops, way[0].outputs[0], fault
+                yield m
+            return
+        if way[0].kind not in _AFTER:
+            return
+        value = way[0].outputs[0]
+
+
 def _folding_back(graph: Graph, product: Op) -> list[Op]:
     """What ends a product, if only that reads it: the axes of its rows, the floats of its codes, a bias."""
     found: list[Op] = []
@@ -169,6 +232,11 @@ def _folding_back(graph: Graph, product: Op) -> list[Op]:
         found.append(op)
         value = op.outputs[0]
     return found
+
+
+def _read(m: Match, fault: Fault) -> bool:
+    """Two products with all that stands between them are telling."""
+    return fault.code in READERS | {"operand"}
 
 
 def _built(kind: str) -> Callable[[Match], Built]:
@@ -186,6 +254,7 @@ attention_block = Rule(
     One kernel where the rows are few enough to stay on chip from x to the residual.""",
     finds=find_attention_block,
     marks=tuple(sorted(forms.attention.kinds | _WITH_PRODUCTS)),
+    almost=_read,
     builds=_built("attention_block"),
     reads=tuple(sorted(_PRODUCTS | _BEFORE | _AFTER)),
 )
@@ -196,20 +265,24 @@ _ACTIVATION_KINDS = forms.activation.kinds | forms.biased_activation.kinds
 
 def find_mlp_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """A product, an activation or gate of it, and the product of that."""
-    if budget or len(op.outputs) != 1:
+    before = _products_before(graph, op) if len(op.outputs) == 1 else None
+    if before is None or len(before[1]) != 1:
         return
-    readers = graph.readers(op.outputs[0])
-    after = _up(graph, op) if len(readers) == 1 else None
+    after = _up(graph, op) if len(graph.readers(op.outputs[0])) == 1 else None
     if after is None:
+        yield from _read_by_others(graph, op, before[0]) if budget else ()
         return
-    if op.kind == "matmul_bias_act":
-        ops, sources = {op.slot: op}, {op.inputs[0]}
-        _take_flattening(graph, ops, sources)
-        yield _match(graph, Block([*ops.values(), *after], next(iter(sources)), after[-1].outputs[0]))
-        return
-    before = _down(graph, op.inputs[:2] if op.kind in _GATES else op.inputs[:1])
-    if before is not None and len(before[1]) == 1:
-        yield _match(graph, Block([*before[0], op, *after], next(iter(before[1])), after[-1].outputs[0]))
+    m = _match(graph, Block([*before[0], op, *after], next(iter(before[1])), after[-1].outputs[0]))
+    yield from _whole_or_read(graph, m, budget, {m.root})
+
+
+def _products_before(graph: Graph, op: Op) -> tuple[list[Op], set[str]] | None:
+    """The products that an activation or a gate is of, and what they read."""
+    if op.kind != "matmul_bias_act":
+        return _down(graph, op.inputs[:2] if op.kind in _GATES else op.inputs[:1])
+    ops, sources = {op.slot: op}, {op.inputs[0]}
+    _take_flattening(graph, ops, sources)
+    return list(ops.values()), sources
 
 
 mlp_block = Rule(
@@ -219,6 +292,7 @@ mlp_block = Rule(
     The wide rows between the two products are never written.""",
     finds=find_mlp_block,
     marks=tuple(sorted(_GATES | _ACTIVATION_KINDS | {"matmul_bias_act"})),
+    almost=_read,
     builds=_built("mlp_block"),
     reads=tuple(sorted(_PRODUCTS | _ACTIVATION_KINDS | _GATES)),
 )

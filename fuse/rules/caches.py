@@ -7,6 +7,7 @@ from typing import Any
 from fuse import forms
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
+from fuse.match.plausible import PASSING
 from fuse.pattern import Concat, anything, form
 from fuse.rule import Built, Rule, Wrong, guard
 
@@ -44,6 +45,17 @@ def rows_join_on_the_sequence_axis(m: Match) -> Wrong | None:
     assert op is not None
     axis, want = _axis(m.graph, op), sequence_axis(m.graph, op)
     return None if want is None or axis == want else Wrong(op.outputs[0], f"axis {axis}, not {want}")
+
+
+def past_stands_first(m: Match) -> Wrong | None:
+    """past: rows of the caller, before the new ones"""
+    graph = m.graph
+    if from_outside(graph, m["past"]):
+        return None
+    made = graph.producer(m["past"])
+    if made is not None and made.kind in PASSING and from_outside(graph, made.inputs[0]):
+        return Wrong(m["past"], f"{made.kind} of them")
+    return Wrong(m.root, "the operands swapped")
 
 
 def _axis(graph: Graph, op: Op) -> int | None:
@@ -90,11 +102,26 @@ def _is_cache(m: Match) -> bool:
     graph = m.graph
     op = graph.producer(m.root)
     dims = graph.dims(m.root)
-    if op is None or not from_outside(graph, m["past"]) or dims is None or len(dims) < 3:
+    if op is None or dims is None or len(dims) < 3 or not _may_be_past(graph, op):
         return False
     if graph.is_constant(m["new"]) or not _is_kept_or_attended(graph, m.root):
         return False
     return _axis(graph, op) != -1 or sequence_axis(graph, op) is not None
+
+
+def _may_be_past(graph: Graph, op: Op) -> bool:
+    """Whether what is joined comes from outside; or, where an attention reads the rows or they are rotated,
+    the past is the other operand or passes an operator that does not belong there."""
+    if from_outside(graph, op.inputs[0]):
+        return True
+    first = graph.producer(op.inputs[0])
+    if first is None:
+        return False
+    read = sequence_axis(graph, op) is not None
+    if first.kind in PASSING and from_outside(graph, first.inputs[0]):
+        return read or graph.is_output(op.outputs[0])
+    rotated = first.kind in forms.rope.kinds | {"qk_norm_rope"}
+    return (read or rotated) and from_outside(graph, op.inputs[1])
 
 
 def _append(m: Match) -> Built | None:
@@ -111,9 +138,9 @@ kv_append = Rule(
     The rows can be written in place; the joined value may be a graph output and stays one.""",
     finds=Concat(anything("past"), anything("new")),
     marks=("Concat",),
-    needs=(guard(rows_join_on_the_sequence_axis),),
+    needs=(guard(past_stands_first, code="operand"), guard(rows_join_on_the_sequence_axis)),
     place=_is_cache,
-    almost=lambda m, fault: fault.code.startswith("guard:"),
+    almost=lambda m, fault: fault.code == "operand" or fault.code.startswith("guard:"),
     builds=_append,
     reads=("attention",),
 )

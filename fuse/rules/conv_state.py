@@ -190,6 +190,12 @@ def gate_has_the_dims_of_the_result(m: Match) -> Wrong | None:
     return None if same else Wrong(m["gate"], f"{dims_text(gate)} beside {dims_text(whole)}")
 
 
+def _gate_is_of_another(m: Match) -> bool:
+    """Whether the gate is not made of the result itself: that would be an activation, whatever it is."""
+    made = m.graph.producer(m["gate"]) if m.get("gate") else None
+    return made is None or not any(value in op.outputs for op in m.ops for value in made.inputs if value)
+
+
 def trimmed_or_with_a_state(m: Match, fault: Fault) -> bool:
     """What is put before x or cut from the result tells a causal convolution, whatever guard fails."""
     if "native" in m.bound or not fault.code.startswith("guard:"):
@@ -317,6 +323,7 @@ conv_state = Rule(
         guard(gate_has_the_dims_of_the_result),
     ),
     builds=build,
+    place=_gate_is_of_another,
     almost=trimmed_or_with_a_state,
     classes=("conv_state", "conv_silu"),
     reads=(*sorted(forms.activation.kinds), "kv_append", "l2_norm"),

@@ -10,6 +10,7 @@ from fuse.forms.convolutions import conv
 from fuse.guards import agree, branches_off, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.match.plausible import NO_SUM, PASSING, STRAY
 from fuse.pattern import HOLE, Add, Mul, anything, constant, form, kind, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.group_norm import along_channels
@@ -86,6 +87,7 @@ conv_affine = Rule(
         guard(batch_norm_is_frozen, code="attribute"),
         guard(scale_and_shift_lie_along_the_channels),
     ),
+    almost=lambda m, fault: fault.code == "op" and fault.got in STRAY,
     builds=_affine,
     reads=("Conv",),
 )
@@ -234,6 +236,7 @@ conv_act = Rule(
         guard(residual_has_the_dims_of_the_result),
         guard(bounds_are_known, code="operand"),
     ),
+    almost=lambda m, fault: fault.code == "op" and fault.got in NO_SUM | PASSING,
     builds=_with_act,
     reads=("Conv", "conv_affine", *sorted(forms.activation.kinds)),
 )

@@ -128,8 +128,25 @@ def _embedding(m: Match) -> Built | None:
 
 
 def _told(m: Match, fault: Fault) -> bool:
-    """What is looked for is itself telling: a norm of nothing but lookups, a norm flattened."""
+    """What is looked for is itself telling: a norm of nothing but lookups."""
     return True
+
+
+def _rows_alone(m: Match, fault: Fault) -> bool:
+    """A norm flattened is telling, but where other products, mixtures and norms take its rows as they are."""
+    if fault.code != "read_elsewhere":
+        return True
+    norm, graph = m["norm"], m.graph
+    readers = [graph.slots[slot] for slot in graph.readers(norm.out)]
+    return not any(op is not None and op.kind in _ROW_READERS and op.outputs[0] != m.root for op in readers)
+
+
+_ROW_READERS = (
+    forms.product.kinds
+    | forms.norm.kinds
+    | forms.add_norm.kinds
+    | frozenset("Reshape Flatten Gather Add Concat Cast merged_products merged_gate_up merged_qkv".split())
+)
 
 
 embed_norm = Rule(
@@ -222,6 +239,6 @@ norm_reshape = Rule(
     needs=(guard(last_axis_is_kept),),
     place=_flattened_alone,
     builds=_flattened,
-    almost=_told,
+    almost=_rows_alone,
     reads=("Reshape", "Flatten"),
 )

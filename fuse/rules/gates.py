@@ -57,10 +57,16 @@ def _vector(graph: Graph, value: str) -> bool:
     return dims is not None and (sum(dim != 1 for dim in dims) == 1 or not graph.is_constant(value))
 
 
+def halves_are_of_one_activation(m: Match) -> Wrong | None:
+    """gate and up are products of one activation"""
+    one, two = _sources(m)
+    if one is None or two is None or _one_activation(m.graph, one, two):
+        return None
+    return Wrong(m["up"], f"products of {one} and {two}")
+
+
 def halves_are_one_width(m: Match) -> Wrong | None:
     """gate and up have the same dims"""
-    if not _is_gate(m):
-        return None
     gate, up = m.graph.dims(m["act"].x), m.graph.dims(m["up"])
     return (
         None
@@ -69,10 +75,16 @@ def halves_are_one_width(m: Match) -> Wrong | None:
     )
 
 
+def _sources(m: Match) -> tuple[str | None, str | None]:
+    return source(m.graph, m["act"].x), source(m.graph, m["up"])
+
+
 def _is_gate(m: Match) -> bool:
-    """Whether both sides come from products of one activation: else it is just a product of two values."""
-    one, two = source(m.graph, m["act"].x), source(m.graph, m["up"])
-    return one is not None and two is not None and _one_activation(m.graph, one, two)
+    """Whether both sides come from products: else it is just a product of two values.
+
+    A value times an activation of itself is an activation.
+    """
+    return m["act"].x != m["up"] and None not in _sources(m)
 
 
 def _gate(m: Match) -> Built | None:
@@ -109,9 +121,9 @@ gated_act = Rule(
     the halves of one product, in either order.""",
     finds=Mul(form(forms.activation, "act", where=lambda a: a.name in GATES), anything("up")),
     marks=tuple(sorted(forms.activation.kinds)),
-    needs=(guard(halves_are_one_width),),
+    needs=(guard(halves_are_of_one_activation), guard(halves_are_one_width)),
     place=_is_gate,
-    almost=lambda m, fault: fault.code == "op",
+    almost=lambda m, fault: fault.code in ("op", "guard:halves_are_of_one_activation"),
     builds=_gate,
     classes=("swiglu", "geglu", "reglu"),
     reads=tuple(sorted(forms.activation.kinds)),

@@ -8,7 +8,8 @@ from fuse import forms
 from fuse.forms.modulations import affine_operand, gated_branch, narrower
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
+from fuse.match.plausible import NO_SUM, STRAY
 from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.norm_composites import norm_attrs
@@ -91,7 +92,9 @@ def _is_gated(m: Match) -> bool:
     wide = gate_dims is not None and dims is not None and gate_dims[-1:] == dims[-1:] and len(dims) > 2
     if _is_shift(m) or m["gate"] == m["y"] or graph.is_constant(m["x"]) or (dims and dims[-1] == 1):
         return False
-    return wide and _from_condition(graph, m["gate"])
+    # A full-sized gate beside a part of something is a step of a recurrence.
+    step = gate_dims == dims and _from_condition(graph, m["x"])
+    return wide and not step and _from_condition(graph, m["gate"])
 
 
 def _is_shift(m: Match) -> bool:
@@ -141,6 +144,13 @@ def _gated_residual(m: Match) -> Built | None:
     return Built("gated_residual", (m["x"], branch.gate, branch.y), {})
 
 
+def _no_sum(m: Match, fault: Fault) -> bool:
+    """Whether what stands for the sum, or on the branch, is no other use of a gate."""
+    if fault.code != "op" or fault.got not in NO_SUM | STRAY or not _is_gated(m):
+        return False
+    return gated_branch(m.graph, m["x"]) is None  # two scaled values are a rotation
+
+
 gated_residual = Rule(
     "gated_residual",
     """x plus a gate times y, the gate one row for many rows of y
@@ -149,6 +159,7 @@ gated_residual = Rule(
     finds=Add(Mul(gate, y), x),
     marks=("Mul",),
     needs=(guard(gate_is_narrower), guard(residual_has_the_dims_of_the_sum)),
+    almost=_no_sum,
     builds=_gated_residual,
 )
 
@@ -180,6 +191,7 @@ gated_norm = Rule(
     finds=star("casts", CASTS, Mul(star("casts", CASTS, plain_norm), star("casts", CASTS, activated))),
     marks=tuple(sorted(forms.norm.kinds)),
     needs=(guard(z_has_the_dims_of_the_norm),),
+    almost=lambda m, fault: fault.code == "op" and fault.got in NO_SUM | STRAY | {"Div"},
     builds=_gated_norm,
     reads=tuple(sorted(forms.activation.kinds)),
 )

@@ -9,6 +9,7 @@ from fuse.forms.modulations import affine_operand, gated_branch, is_modulated
 from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
+from fuse.match.plausible import NO_SUM, PASSING, READERS, STRAY
 from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims
@@ -92,17 +93,35 @@ def _has_a_residual(m: Match) -> bool:
 
 
 def _two_streams(m: Match, fault: Fault) -> bool:
-    """Whether what a norm reads is made of two values of its own dims, no gate among them; or is a sum."""
+    """Whether what a norm reads is made of two values of its own dims (or rows looked up), no gate among
+    them; or is a sum."""
     if m.get("regrouped"):
         return fault.code == "guard:weights_are_rows"
-    if fault.code != "op" or fault.got not in ("Sub", "Mul"):
+    if fault.code != "op" or fault.got not in PASSING | NO_SUM | {"Mul", "Div"}:
         return False
     graph, values = m.graph, _addends(m)
-    if graph.dims(values[0]) != graph.dims(values[1]):
-        return False
     made = [graph.producer(value) for value in values]
+    looked_up = any(op is not None and op.kind == "Gather" for op in made) or any(
+        graph.is_constant(value) for value in values
+    )
+    if graph.dims(values[0]) != graph.dims(values[1]) and not looked_up:
+        return False
     gates = forms.activation.kinds | {"Softmax", "Exp", "Expand"}
-    return not any(graph.is_constant(v) for v in values) and not any(op and op.kind in gates for op in made)
+    if any(op is not None and op.kind in gates for op in made):
+        return False
+    return any(_may_be_the_stream(graph, op) for op in made)
+
+
+def _may_be_the_stream(graph: Graph, op: Op | None) -> bool:
+    """Whether what makes a value may make the stream that branches are added to: no product, no power, and
+    nothing times another value."""
+    if op is not None and op.kind in ("Mul", "Div"):
+        return any(graph.scalar(value) is not None for value in op.inputs)
+    return op is None or op.kind not in _BRANCHES
+
+
+#: What makes a branch, never the stream.
+_BRANCHES = forms.product.kinds | frozenset("Pow merged_qkv merged_gate_up merged_products".split())
 
 
 def _add_norm(m: Match) -> Built | None:
@@ -200,6 +219,11 @@ def _cuts_into_heads(m: Match) -> bool:
     return isinstance(heads, int) and isinstance(width, int) and heads * width == inner[-1]
 
 
+def _one_fault_beside_heads(m: Match, fault: Fault) -> bool:
+    """A norm of heads that are cut out for it is telling by itself."""
+    return fault.code in READERS | {"attribute"} or (fault.code == "op" and fault.got in STRAY)
+
+
 def _qk(m: Match) -> Built | None:
     norm, dims = m["norm"], m.graph.dims(m["norm"].x)
     if dims is None or not _cuts_into_heads(m):
@@ -214,8 +238,8 @@ qk_norm = Rule(
     Heads are read as units of the product, without a reshape between.""",
     finds=form(forms.norm, "norm", x=Reshape(anything("wide"))),
     marks=tuple(sorted(forms.norm.kinds)),
-    needs=(),
     place=_cuts_into_heads,
+    almost=_one_fault_beside_heads,
     builds=_qk,
     reads=tuple(sorted(forms.norm.kinds)),
 )

@@ -302,7 +302,7 @@ l2_norm = Rule(
     Three to five kernels become one; where eps stands is part of the form.""",
     finds=Div(x, spread) | Mul(Reciprocal(divisor) | Div(constant(1), divisor), x),
     marks=("ReduceSum", "ReduceL2", "ReduceSumSquare"),
-    hints=("Sqrt",),
+    hints=("Sqrt", "Pow"),
     needs=(float_narrower_than_f64("x"), same_type("x", "eps")),
     builds=_l2,
 )

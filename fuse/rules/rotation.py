@@ -8,7 +8,7 @@ from fuse import forms
 from fuse.guards import casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.match.plausible import UNARY
+from fuse.match.plausible import PASSING, UNARY
 from fuse.pattern import (
     ANY,
     HOLE,
@@ -107,9 +107,9 @@ def _halves(m: Match) -> Pair | None:
         if join is None:
             return None
         b, a = (_through(graph, v, "Unsqueeze") for v in join.inputs[:2])
-        if _made_by(graph, a, *UNARY):
+        if _made_by(graph, _below_casts(graph, a), *UNARY):
             a, b = b, a
-        b = _through(graph, b, *UNARY)
+        a, b = _part_below(graph, a), _part_below(graph, b)
     one, two = lanes(graph, a), lanes(graph, b)
     return None if one is None or two is None else Pair(a, b, one, two, join)
 
@@ -119,9 +119,22 @@ def _turning(m: Match) -> Op | None:
     graph = m.graph
 
     def is_part(value: str) -> bool:
-        return _made_by(graph, _through(graph, _through(graph, value, "Unsqueeze"), *UNARY), *TAKING)
+        return _made_by(graph, _part_below(graph, value), *TAKING)
 
     return next((op for op in m.ops if op.kind == "Concat" and all(map(is_part, op.inputs))), None)
+
+
+def _part_below(graph: Graph, value: str) -> str:
+    """Below what gives a part its sign and its axis, and casts that do not belong there."""
+    while _made_by(graph, value, "Unsqueeze", *PASSING):
+        value = _through(graph, value, "Unsqueeze", *PASSING)
+    return value
+
+
+def _below_casts(graph: Graph, value: str) -> str:
+    while _made_by(graph, value, "Cast"):
+        value = _through(graph, value, "Cast")
+    return value
 
 
 def _made_by(graph: Graph, value: str, *kinds: str) -> bool:
@@ -166,7 +179,7 @@ def halves_make_the_whole(m: Match) -> Wrong | None:
 def _wrong_turn(m: Match, pair: Pair, join: Op, *wanted: Any) -> Wrong | None:
     """The minus on the first of the pair, or the parts joined the other way round."""
     graph = m.graph
-    turned_first = _made_by(graph, _through(graph, join.inputs[0], "Unsqueeze"), *UNARY)
+    turned_first = _made_by(graph, _below_casts(graph, _through(graph, join.inputs[0], "Unsqueeze")), *UNARY)
     exchanged = (pair.two[1:], pair.one[1:]) in wanted
     if exchanged and turned_first:
         return Wrong(join.outputs[0], "the halves exchanged")
@@ -187,7 +200,7 @@ def tables_broadcast(m: Match) -> Wrong | None:
     if m.get("native"):
         return None
     rotated_dims = m.graph.dims(m.get("first") or m["x"])
-    for name in ("cos", "sin"):
+    for name in (name for name in ("cos", "sin") if m[name]):
         dims = m.graph.dims(m[name])
         if dims is None or rotated_dims is None or len(dims) > len(rotated_dims):
             return Wrong(m[name], f"{dims_text(dims)} over {dims_text(rotated_dims)}")

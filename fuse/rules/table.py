@@ -20,20 +20,14 @@ from fuse.rules.gates import gated_act
 from fuse.rules.group_norm import group_norm
 from fuse.rules.landings import land_in_rows, land_in_units
 from fuse.rules.late import fused_quant, late_gated_act, late_merged_gate_up, quant_shared
+from fuse.rules.merged import merged_gate_up, merged_products, merged_qkv
 from fuse.rules.mixture_blocks import moe_block, moe_gather_in_operand, router_shared_gate_merge
 from fuse.rules.mixtures import moe, moe_shared
 from fuse.rules.modulation import ada_norm, gated_norm, gated_residual
 from fuse.rules.norm_composites import add_norm, norm_add_norm, qk_norm, qk_norm_rope
 from fuse.rules.norms import l2_norm, layer_norm, rms_norm
 from fuse.rules.placements import read_in_place
-from fuse.rules.products import (
-    matmul_bias,
-    matmul_bias_act,
-    matmul_residual,
-    merged_gate_up,
-    merged_products,
-    merged_qkv,
-)
+from fuse.rules.products import matmul_bias, matmul_bias_act, matmul_residual
 from fuse.rules.quantized import quantized_matmul
 from fuse.rules.regions import elementwise_region
 from fuse.rules.rotation import rope

@@ -115,7 +115,7 @@ def qk_norm(case: Case, x: Array, weight: Array | None, bias: Array | None) -> A
     y = normed_heads(case, x, weight, bias, heads)
     if case.rank() == y.ndim:
         return y
-    return y.reshape(x.shape if case.rank() in (None, x.ndim) else (*x.shape[:-1], heads, -1))
+    return y.reshape((*x.shape[:-1], heads, -1) if case.rank() == x.ndim + 1 else x.shape)
 
 
 NORMS: Mapping[str, Definition] = {

@@ -88,7 +88,8 @@ def root_kind(new: str) -> Plant:
             return None
         draft.node(root.outputs[0]).op_type = new
         # A gate inside a mixture is the mixture's place too.
-        rules = f"{place.rule} moe moe_block" if place.rule == "gated_act" else place.rule
+        larger = {"gated_act": "moe moe_block", "softcap": "attention"}.get(place.rule, "")
+        rules = f"{place.rule} {larger}"
         return planted(rules, ("op", root.outputs[0]))
 
     return plant
@@ -162,8 +163,28 @@ QUICK_GELU = {
     "x of another, first reader": x_of_another(0),
     "x of another, last reader": x_of_another(-1),
 }
+
+
+def gate_kind(new: str) -> Plant:
+    """Another operator for the Sigmoid; with some it is one operator away from another activation."""
+
+    def plant(draft: Draft, place: Place) -> Planted | None:
+        found = place.of("Sigmoid")
+        if not found:
+            return None
+        node = draft.node(found[-1].outputs[0])
+        node.op_type = new
+        at = node.output[0]
+        return planted(f"{place.rule} mish hard_swish", ("op", at), ("attribute", at))
+
+    return plant
+
+
 SILU = {
-    "Tanh for Sigmoid": other_kind("Sigmoid", "Tanh"),
+    **{
+        kind + " for Sigmoid": gate_kind(kind)
+        for kind in ("Tanh", "Erf", "Exp", "Softplus", "Softsign", "HardSigmoid", "Relu", "Elu", "Cos")
+    },
     "Add for Mul": root_kind("Add"),
     "x of another": x_of_another(-1),
 }

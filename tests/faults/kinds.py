@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import activations, attention, norms, products, readers, rotation
+from . import activations, attention, composites, norms, products, readers, rotation
 from .draft import Draft, Place, Planted
 
 Plant = Callable[[Draft, Place], "Planted | None"]
 
 BY_CLASS: dict[str, dict[str, Plant]] = {
-    "rms_norm": norms.FAULTS,
-    "layer_norm": norms.FAULTS,
-    "l2_norm": norms.FAULTS,
-    "gelu": activations.GELU,
-    "fast_gelu": activations.FAST_GELU,
-    "quick_gelu": activations.QUICK_GELU,
-    "silu": activations.SILU,
-    "softcap": activations.SOFTCAP,
-    "rope": rotation.FAULTS,
-    "attention": attention.FAULTS,
-    "matmul_bias": products.MATMUL_BIAS,
-    "matmul_residual": products.RESIDUAL,
+    "rms_norm": norms.FAULTS | composites.NORM,
+    "layer_norm": norms.FAULTS | composites.NORM,
+    "l2_norm": norms.FAULTS | composites.ROUNDED,
+    "gelu": activations.GELU | composites.ROUNDED,
+    "fast_gelu": activations.FAST_GELU | composites.ROUNDED,
+    "quick_gelu": activations.QUICK_GELU | composites.ROUNDED,
+    "silu": activations.SILU | composites.ROUNDED,
+    "softcap": activations.SOFTCAP | composites.ROUNDED,
+    "rope": rotation.FAULTS | composites.ROPE,
+    "attention": attention.FAULTS | composites.ROUNDED_LAST,
+    "matmul_bias": products.MATMUL_BIAS | composites.BIAS | composites.ROUNDED,
+    "matmul_residual": products.RESIDUAL | composites.RESIDUAL | composites.ROUNDED,
     "add_norm": products.ADD_NORM,
-    "swiglu": activations.GATE,
-    "geglu": activations.GATE,
-    "reglu": activations.GATE,
+    "swiglu": activations.GATE | composites.GATE,
+    "geglu": activations.GATE | composites.GATE,
+    "reglu": activations.GATE | composites.GATE,
+    "qk_norm": composites.QK_NORM,
+    "kv_append": composites.CACHE,
+    "conv_act": composites.CONV_ACT | composites.ROUNDED,
+    "conv_affine": composites.CONV_AFFINE,
+    "gated_residual": composites.GATED_RESIDUAL,
+    "gated_norm": composites.GATED_NORM,
+    "attn_output_gate": composites.OUTPUT_GATE,
+    "mlp_block": composites.BLOCK,
+    "attention_block": composites.BLOCK,
 }
 READERS = {
     "also an output": readers.graph_output,
@@ -36,7 +45,7 @@ READERS = {
 
 #: Classes whose interior values have one owner each: a reader outside is one fault at one value.
 READ_INSIDE = (
-    *(name for name in BY_CLASS if name != "add_norm"),
+    *(name for name in BY_CLASS if name not in ("add_norm", "attention_block")),
     "matmul_bias_act",
     "qk_norm_rope",
     "rope_kv_append",
