@@ -9,6 +9,7 @@ from pathlib import Path
 import graph_files
 import pytest
 import rule_examples
+from onnx import parser
 from standing import first_steps, standing
 
 import chips
@@ -171,3 +172,39 @@ def test_a_held_block_is_not_taken_for_what_comes_apart(tmp_path: Path) -> None:
     at = fuse.rule_names().index("attention_block")
     held = fuse.optimize(graph(name), shim=shim, held=fuse.rule_names()[at:])
     assert standing(held.graph) == standing(first_steps(graph(name), shim, at).graph)
+
+
+FIRST_ROW = """<ir_version: 10, opset_import: ["" : 18]>
+graph (float[B,9,8] x) => (float[B,1,8] y)
+<int64[1] zero = {0}, int64[1] one = {1}, float wq, float wk, float wv, float wo, float root = {2.8284271}>
+{
+  first = Slice (x, zero, one, one)
+  q = MatMul (first, wq)
+  k = MatMul (x, wk)
+  v = MatMul (x, wv)
+  turned = Transpose <perm = [0, 2, 1]> (k)
+  products = MatMul (q, turned)
+  scores = Div (products, root)
+  shares = Softmax <axis = -1> (scores)
+  mixed = MatMul (shares, v)
+  y = MatMul (mixed, wo)
+}"""
+
+
+def first_row() -> fuse.Graph:
+    """An attention of the first row over all rows, as a class token's."""
+    names = ("wq", "wk", "wv", "wo")
+    text = FIRST_ROW
+    for name in names:
+        numbers = ", ".join(f"{((3 * n + len(name)) % 7) / 8}" for n in range(64))
+        text = text.replace(f"float {name}", f"float[8,8] {name} = {{{numbers}}}")
+    return fuse.load(parser.parse_model(text))
+
+
+def test_a_block_that_needs_a_placement_is_told() -> None:
+    """The first row is read in place by q's product: only so do q, k and v read one x."""
+    (fired,) = fuse.optimize(first_row(), shim=chips.load("any")).report.fired("attention_block")
+    found = fuse.optimize(first_row(), shim=chips.load("none"))
+    (row,) = found.report.refused("attention_block")
+    assert row.root == fired.root
+    assert standing(found.graph) == standing(found.before)

@@ -63,7 +63,7 @@ class Compile:
     stones: the refused ops that stand for later rules to build on, by path. loose: whether something
     came apart, or lost a reader, that a rule which runs again has not seen. would: what the chip
     refuses of what refused ops would have become. needed: the paths of refused ops that a later step
-    builds on whole.
+    builds on whole. ahead: whether later steps were taken where refused placements stand.
     """
 
     graph: Graph
@@ -73,6 +73,7 @@ class Compile:
     loose: bool = False
     would: list[Record] = field(default_factory=list)
     needed: set[str] = field(default_factory=set)
+    ahead: bool = False
     #: The last word on an op as it stood, and on one that a rule of this name built.
     _verdicts: dict[object, Outcome] = field(default_factory=dict)
 
@@ -85,6 +86,8 @@ class Compile:
         last = _last_reader(plan)
         step = plan[index]
         if self.stones:
+            if not self.ahead and any(stone.placed for stone in self.stones.values()):
+                self._go_on_placed(tuple(step for step in plan[index:] if step.name not in held))
             self.dissolve_stones(lambda path, kind: last.get(kind, -1) >= index)
         if step.rule.primitives and self.stones:
             self._go_on_with_stones(plan[index:], held)
@@ -134,6 +137,11 @@ class Compile:
             if record.outcome == "fired" and record.rule not in primitives:
                 made = (value for leaf in record.ops for value in leaf.outputs)
                 self.needed.update(path for value in made for path in beside.get(value, ()))
+
+    def _go_on_placed(self, steps: tuple[Step, ...]) -> None:
+        """Take these steps on a copy where refused placements stand on: a block may need them."""
+        self.ahead = True
+        self.would += [record for record in self._taken(steps) if record.outcome == "refused"]
 
     def _taken(self, steps: tuple[Step, ...]) -> list[Record]:
         """What these steps decide on a copy."""
@@ -259,14 +267,12 @@ class Compile:
 
     def tell_would(self) -> None:
         """Record what would be built of refused ops, where nothing else was built of them by that rule."""
-        fired = {
-            (r.rule, r.graph, op.slot) for r in self.records if r.outcome in ("fired", "held") for op in r.ops
-        }
-        told = {(r.rule, r.root) for r in self.records if r.outcome == "refused"}
+        told = {(r.rule, r.graph, op.slot) for r in self.records if r.miss is None for op in r.ops}
         for record in self.would:
             places = {(record.rule, record.graph, op.slot) for op in record.ops}
-            if (record.rule, record.root) not in told and fired.isdisjoint(places):
+            if told.isdisjoint(places):
                 self.records.append(record._replace(number=len(self.records)))
+                told |= places
 
     def close(self, done: tuple[Step, ...], held: tuple[str, ...]) -> None:
         """Undo every refused op that still stands: the graph then holds only what the chip runs whole."""
