@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    from fuse.ir import Graph, Op
 
 #: How many steps a star takes at most, where it does not say.
 STAR_REACH = 12
@@ -168,6 +171,28 @@ def kind(*names: str) -> Callable[..., Node]:
 
 def times(*factors: Pattern, constant: float = 1.0) -> Times:
     return Times(factors, constant)
+
+
+Read_co = TypeVar("Read_co", covariant=True)
+
+
+class Reader(Protocol[Read_co]):
+    """Reads an op of one of its kinds as a form (a named tuple with `out` and `op`), or gives None."""
+
+    kinds: frozenset[str]
+
+    def __call__(self, graph: Graph, op: Op) -> Read_co | None: ...
+
+
+def form_of(*kinds: str) -> Callable[[Callable[[Graph, Op], Read_co | None]], Reader[Read_co]]:
+    """Make a function a form: say which kinds of op it reads, so that it is asked of no other."""
+
+    def mark(function: Callable[[Graph, Op], Read_co | None]) -> Reader[Read_co]:
+        reader = cast("Reader[Read_co]", function)
+        reader.kinds = frozenset(kinds)
+        return reader
+
+    return mark
 
 
 def form(

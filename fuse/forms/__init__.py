@@ -16,6 +16,7 @@ from fuse.forms.recurrences import causal_conv as causal_conv
 from fuse.forms.recurrences import delta as delta
 from fuse.ir import Graph, Op
 from fuse.match.plausible import run_time
+from fuse.pattern import form_of
 from fuse.placing import seen
 
 
@@ -129,8 +130,7 @@ def _reads(*kinds: str) -> Callable[[Any], Any]:
             found = function(graph, seen(op))
             return op if isinstance(found, Op) else found and found._replace(op=op)
 
-        form.kinds = frozenset(kinds)  # type: ignore[attr-defined]
-        return form
+        return form_of(*kinds)(form)
 
     return mark
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
+from fuse.pattern import form_of
 from fuse.types import DTYPES, FLOATS
 
 
@@ -20,6 +21,7 @@ class Core(NamedTuple):
     op: Op
 
 
+@form_of("attention", "Attention")
 def core(graph: Graph, op: Op) -> Core | None:
     """An attention that a rule built, or ai.onnx.Attention over heads on an axis of their own."""
     if op.kind == "Attention":
@@ -27,9 +29,6 @@ def core(graph: Graph, op: Op) -> Core | None:
     count = 3 + sum(entry != "cap" for entry in op.attrs.get("mask", ()))
     q, k, v = op.inputs[:3]
     return Core(q, k, v, op.inputs[3:count], dict(op.attrs), op.outputs[0], op)
-
-
-core.kinds = frozenset({"attention", "Attention"})  # type: ignore[attr-defined]
 
 
 def _native(graph: Graph, op: Op) -> Core | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
+from fuse.pattern import form_of
 
 #: Attributes of a convolution that its classes carry, and what an absent one means.
 CONV_DEFAULTS: Mapping[str, Any] = {
@@ -43,6 +44,7 @@ def conv_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+@form_of("Conv", "conv_affine")
 def conv(graph: Graph, op: Op) -> Conv | None:
     """A Conv, or one with a scale and a shift that a rule built; None for anything else."""
     if op.kind == "conv_affine":
@@ -52,6 +54,3 @@ def conv(graph: Graph, op: Op) -> Conv | None:
         return None
     bias = op.inputs[2] if len(op.inputs) > 2 else ""
     return Conv(op.inputs[0], op.inputs[1], bias, "", "", "", "", conv_attrs(op.attrs), op.outputs[0], op)
-
-
-conv.kinds = frozenset({"Conv", "conv_affine"})  # type: ignore[attr-defined]

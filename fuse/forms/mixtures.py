@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fuse.classes import expert_counts
 from fuse.ir import Graph, Op
+from fuse.pattern import form_of
 
 
 class Gated(NamedTuple):
@@ -38,14 +38,6 @@ class Mixture(NamedTuple):
     op: Op
 
 
-def _reads(*kinds: str) -> Callable[[Any], Any]:
-    def mark(function: Any) -> Any:
-        function.kinds = frozenset(kinds)
-        return function
-
-    return mark
-
-
 _GATES = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}
 
 
@@ -54,7 +46,7 @@ def _gated(graph: Graph, op: Op) -> Gated:
     return Gated(act, float(op.attrs.get("alpha", 1.0)), op.inputs[0], op.inputs[1], op.outputs[0], op)
 
 
-gated = _reads(*_GATES)(_gated)
+gated = form_of(*_GATES)(_gated)
 
 #: Where the experts' weights begin among the operands of each class.
 _FIRST_WEIGHT = {"moe": 3, "moe_shared": 5}
@@ -139,7 +131,7 @@ def _contrib_storage(op: Op, products: dict[str, tuple[str, ...]]) -> dict[str, 
     return {"weight_bits": bits.pop(), **block}
 
 
-mixture = _reads("moe", "moe_shared", *_PLACES)(_mixture)
+mixture = form_of("moe", "moe_shared", *_PLACES)(_mixture)
 
 _FLAT = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fuse.ir import Graph, Op
+from fuse.pattern import form_of
 
 
 class GroupNorm(NamedTuple):
@@ -20,6 +21,7 @@ class GroupNorm(NamedTuple):
     op: Op
 
 
+@form_of("group_norm", "GroupNormalization")
 def group_norm(graph: Graph, op: Op) -> GroupNorm | None:
     """A GroupNormalization, or what a rule built; None for anything else.
 
@@ -37,6 +39,3 @@ def group_norm(graph: Graph, op: Op) -> GroupNorm | None:
     if dims is None or own is None or len(dims) < 2 or own != (dims[1],):
         return None
     return GroupNorm(x, weight, bias, int(a["num_groups"]), float(a.get("epsilon", 1e-5)), op.outputs[0], op)
-
-
-group_norm.kinds = frozenset({"group_norm", "GroupNormalization"})  # type: ignore[attr-defined]

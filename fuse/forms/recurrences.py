@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fuse.ir import Graph, Op
+from fuse.pattern import form_of
 
 
 class CausalConv(NamedTuple):
@@ -39,14 +39,6 @@ class Delta(NamedTuple):
     op: Op
 
 
-def _reads(*kinds: str) -> Callable[[Any], Any]:
-    def mark(function: Any) -> Any:
-        function.kinds = frozenset(kinds)
-        return function
-
-    return mark
-
-
 def _second(op: Op) -> str:
     return op.outputs[1] if len(op.outputs) > 1 else ""
 
@@ -75,7 +67,7 @@ def _causal_conv(graph: Graph, op: Op) -> CausalConv | None:
     return CausalConv(x, weight, bias, state, "", "", silu, attrs, op.outputs[0], _second(op), op)
 
 
-causal_conv = _reads("conv_state", "conv_silu", "CausalConvWithState", "com.microsoft.CausalConvWithState")(
+causal_conv = form_of("conv_state", "conv_silu", "CausalConvWithState", "com.microsoft.CausalConvWithState")(
     _causal_conv
 )
 
@@ -140,6 +132,6 @@ def _common(a: Any, layout: str, heads: int, width: int) -> dict[str, Any]:
     return attrs | ({"update": update} if update != "gated_delta" else {})
 
 
-delta = _reads(
+delta = form_of(
     "gated_delta", "LinearAttention", "com.microsoft.LinearAttention", "com.microsoft.GatedDeltaNet"
 )(_delta)

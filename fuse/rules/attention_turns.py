@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fuse.ir import Graph, Op
 from fuse.layout import Layout
 from fuse.match import Match
+from fuse.pattern import form_of
 
 
 class ScaledTanh(NamedTuple):
@@ -17,6 +18,7 @@ class ScaledTanh(NamedTuple):
     op: Op
 
 
+@form_of("Tanh")
 def scaled_product_tanh(graph: Graph, op: Op) -> ScaledTanh | None:
     """A tanh of a product with a scale of its own: an optimizer folded one over the cap into that."""
     made = graph.producer(op.inputs[0])
@@ -24,9 +26,6 @@ def scaled_product_tanh(graph: Graph, op: Op) -> ScaledTanh | None:
         made is not None and made.kind == "com.microsoft.FusedMatMul" and made.attrs.get("alpha", 1.0) != 1
     )
     return ScaledTanh(op.inputs[0], op.outputs[0], op) if folded else None
-
-
-scaled_product_tanh.kinds = frozenset({"Tanh"})  # type: ignore[attr-defined]
 
 
 class Columns(NamedTuple):
@@ -37,14 +36,12 @@ class Columns(NamedTuple):
     op: Op
 
 
+@form_of("Softmax")
 def softmax_of_columns(graph: Graph, op: Op) -> Columns | None:
     dims, axis = graph.dims(op.inputs[0]), op.attrs.get("axis", -1)
     alone = graph.base.model.opsets.get("", 99) >= 13
     over = alone and dims is not None and axis in (-2, len(dims) - 2) and dims[-1] != 1
     return Columns(op.inputs[0], op.outputs[0], op) if over else None
-
-
-softmax_of_columns.kinds = frozenset({"Softmax"})  # type: ignore[attr-defined]
 
 
 def swapped(m: Match) -> bool:

@@ -8,7 +8,7 @@ from fuse import forms
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.match.plausible import PASSING
-from fuse.pattern import Concat, anything, form
+from fuse.pattern import Concat, anything, form, form_of
 from fuse.rule import Built, Rule, Wrong, guard
 
 
@@ -170,13 +170,11 @@ rope_kv_append = Rule(
 )
 
 
+@form_of("qk_norm_rope")
 def _normed_form(graph: Graph, op: Op) -> Any:
     return forms.Rope(
         op.inputs[0], op.inputs[3], op.inputs[4], op.inputs[5], dict(op.attrs), op.outputs[0], op
     )
-
-
-_normed_form.kinds = frozenset({"qk_norm_rope"})  # type: ignore[attr-defined]
 
 
 def _normed_landing(m: Match) -> Built:

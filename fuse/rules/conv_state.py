@@ -11,7 +11,7 @@ from fuse.forms.recurrences import causal_conv
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.pattern import HOLE, Mul, Reshape, Slice, Transpose, anything, form, star
+from fuse.pattern import HOLE, Mul, Reshape, Slice, Transpose, anything, form, form_of, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.attention_axes import result_layout
 from fuse.rules.delta_solve import integers
@@ -38,6 +38,7 @@ class Taps(NamedTuple):
     op: Op
 
 
+@form_of("Conv")
 def taps(graph: Graph, op: Op) -> Taps | None:
     """A convolution of few taps along one axis, one column after the other."""
     dims, weight = graph.dims(op.inputs[0]), graph.dims(op.inputs[1])
@@ -55,9 +56,6 @@ def taps(graph: Graph, op: Op) -> Taps | None:
     return Taps(op.inputs[0], op.inputs[1], bias, *sizes, op.outputs[0], op)
 
 
-taps.kinds = frozenset({"Conv"})  # type: ignore[attr-defined]
-
-
 class Unit(NamedTuple):
     """x over its own length along the last axis."""
 
@@ -66,14 +64,12 @@ class Unit(NamedTuple):
     out: str
 
 
+@form_of("l2_norm")
 def unit_length(graph: Graph, op: Op) -> Unit | None:
     """A norm by length that a rule built, with eps as the class of it says."""
     places = {"eps": "length_eps", "eps_at": "length_eps_at"}
     attrs = {to: op.attrs[name] for name, to in places.items() if name in op.attrs}
     return Unit(op.inputs[0], attrs, op.outputs[0]) if "compute" not in op.attrs else None
-
-
-unit_length.kinds = frozenset({"l2_norm"})  # type: ignore[attr-defined]
 
 
 class Around(NamedTuple):

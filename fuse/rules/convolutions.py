@@ -11,7 +11,7 @@ from fuse.guards import agree, branches_off, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.match.plausible import NO_SUM, PASSING, STRAY
-from fuse.pattern import HOLE, Add, Mul, anything, constant, form, kind, star
+from fuse.pattern import HOLE, Add, Mul, anything, constant, form, form_of, kind, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.group_norm import along_channels
 
@@ -114,6 +114,7 @@ _MORE = {
 }  # fmt: skip
 
 
+@form_of(*(forms.activation.kinds | _MORE.keys() | {"Clip"}))
 def _pointwise(graph: Graph, op: Op) -> Pointwise | None:
     if op.kind == "Clip":
         low, high = _bound(graph, op, 1, "min", -math.inf), _bound(graph, op, 2, "max", math.inf)
@@ -138,8 +139,6 @@ def _bound(graph: Graph, op: Op, at: int, name: str, open_end: float) -> float |
     number = graph.scalar(value)
     return None if number is None else float(number)
 
-
-_pointwise.kinds = forms.activation.kinds | _MORE.keys() | {"Clip"}  # type: ignore[attr-defined]
 
 q_scale, q_zero = constant("q_scale"), constant("q_zero")
 Quantize, Dequantize = kind("QuantizeLinear"), kind("DequantizeLinear")

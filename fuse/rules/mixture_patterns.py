@@ -38,6 +38,7 @@ from fuse.pattern import (
     anything,
     constant,
     form,
+    form_of,
     kind,
     star,
 )
@@ -123,15 +124,13 @@ class Times(NamedTuple):
     op: Op
 
 
+@form_of("MatMul")
 def _times(graph: Graph, op: Op) -> Times | None:
     for side in (0, 1):
         made = graph.producer(op.inputs[side])
         if made is not None and made.kind in GATHERS and graph.is_constant(made.inputs[0]):
             return Times(op.inputs[side], op.inputs[1 - side], side, op.outputs[0], op)
     return None
-
-
-_times.kinds = frozenset({"MatMul"})  # type: ignore[attr-defined]
 
 
 def gathered(name: str) -> Pattern:
@@ -178,6 +177,7 @@ weights = flat(
 def member(number: int) -> Any:
     """A form: one of the products of one x that run as one."""
 
+    @form_of("merged_gate_up", "merged_products")
     def read(graph: Graph, op: Op) -> forms.Product:
         biases, trans = op.attrs["biases"], op.attrs["trans_weights"]
         at = 1 + len(biases) + sum(biases[:number])
@@ -185,7 +185,6 @@ def member(number: int) -> Any:
         weight, out = op.inputs[1 + number], op.outputs[number]
         return forms.Product(op.inputs[0], weight, bias, 0, trans[number], 1.0, 1.0, True, out, op)
 
-    read.kinds = frozenset({"merged_gate_up", "merged_products"})  # type: ignore[attr-defined]
     return read
 
 

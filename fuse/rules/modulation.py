@@ -10,19 +10,19 @@ from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.match.plausible import NO_SUM, STRAY
-from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, star
+from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, form_of, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.norm_composites import norm_attrs
 
 scale, shift = anything("scale"), anything("shift")
 
 
+@form_of(*(forms.norm.kinds | forms.add_norm.kinds))
 def _any_norm(graph: Graph, op: Op) -> Any:
     """A norm, or one with the residual add before it."""
     return forms.add_norm(graph, op) if op.kind in forms.add_norm.kinds else forms.norm(graph, op)
 
 
-_any_norm.kinds = forms.norm.kinds | forms.add_norm.kinds  # type: ignore[attr-defined]
 norm = form(_any_norm, "norm")
 
 
@@ -60,7 +60,7 @@ ada_norm = Rule(
 
     Four kernels become one: diffusion transformers norm every branch so.""",
     finds=Add(Mul(norm, Add(scale, constant(1))), shift) | Add(Add(norm, Mul(norm, scale)), shift),
-    marks=tuple(sorted(_any_norm.kinds)),  # type: ignore[attr-defined]
+    marks=tuple(sorted(_any_norm.kinds)),
     needs=(
         guard(norm_is_affine_free, code="operand"),
         guard(scale_and_shift_are_rows_of_each_batch),

@@ -10,7 +10,7 @@ from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.match.plausible import NO_SUM, PASSING, READERS, STRAY
-from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, star
+from fuse.pattern import HOLE, Add, Reshape, Transpose, anything, form, form_of, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import Dims
 
@@ -34,14 +34,12 @@ class Regrouped(NamedTuple):
     op: Op
 
 
+@form_of("Reshape")
 def _regrouped(graph: Graph, op: Op) -> Regrouped | None:
     add = graph.producer(op.inputs[0])
     if add is None or add.kind != "Add" or not regroups_rows(graph, op):
         return None
     return Regrouped(add, op.outputs[0], op)
-
-
-_regrouped.kinds = frozenset({"Reshape"})  # type: ignore[attr-defined]
 
 
 def one_addend_is_the_sum(m: Match) -> Wrong | None:
@@ -245,6 +243,7 @@ qk_norm = Rule(
 )
 
 
+@form_of(*(forms.norm.kinds | {"qk_norm"}))
 def _qk_norm_form(graph: Graph, op: Op) -> Any:
     norm = forms.norm(graph, op) if op.kind in forms.norm.kinds else None
     if op.kind == "qk_norm":
@@ -255,8 +254,6 @@ def _qk_norm_form(graph: Graph, op: Op) -> Any:
         )  # fmt: skip
     return norm
 
-
-_qk_norm_form.kinds = forms.norm.kinds | {"qk_norm"}  # type: ignore[attr-defined]
 
 normed = star("between", {"transpose": Transpose(HOLE)}, form(_qk_norm_form, "norm"), ["transpose"], reach=1)
 

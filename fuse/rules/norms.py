@@ -33,6 +33,7 @@ from fuse.pattern import (
     anything,
     constant,
     form,
+    form_of,
     star,
 )
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
@@ -50,12 +51,10 @@ class Pooled(NamedTuple):
     op: Op
 
 
+@form_of("GlobalAveragePool")
 def pooled(graph: Graph, op: Op) -> Pooled | None:
     dims = graph.dims(op.inputs[0])
     return Pooled(op.inputs[0], op.outputs[0], op) if dims is not None and len(dims) == 3 else None
-
-
-pooled.kinds = frozenset({"GlobalAveragePool"})  # type: ignore[attr-defined]
 
 
 def squared(value: Pattern) -> Pattern:

@@ -10,18 +10,7 @@ from fuse.guards import dims_text, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.match.plausible import PASSING
-from fuse.pattern import (
-    HOLE,
-    Add,
-    Cast,
-    Mul,
-    Sub,
-    Transpose,
-    anything,
-    constant,
-    form,
-    star,
-)
+from fuse.pattern import HOLE, Add, Cast, Mul, Sub, Transpose, anything, constant, form, form_of, star
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.types import BITS, FLOATS, INTEGERS
 
@@ -70,6 +59,7 @@ _CONTRIB = {
 def _roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles | None]:
     """A form of operators whose operands have these roles, in order."""
 
+    @form_of(*kinds)
     def read(graph: Graph, op: Op) -> Roles | None:
         given = dict(zip(kinds[op.kind], op.inputs, strict=False))
         found = Roles(**{name: given.get(name, "") for name in Roles._fields[:-2]}, out=op.outputs[0], op=op)
@@ -78,7 +68,6 @@ def _roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles 
         gemm = op.kind == "Gemm" and found.bias and not graph.is_constant(found.bias)
         return None if activation or gemm else found
 
-    read.kinds = frozenset(kinds)  # type: ignore[attr-defined]
     return read
 
 

@@ -28,6 +28,7 @@ from fuse.pattern import (
     Unsqueeze,
     anything,
     form,
+    form_of,
     star,
 )
 from fuse.rule import Built, Rule, Wrong, absorb_cast, guard
@@ -65,13 +66,12 @@ by_pairs = Reshape(Concat(Unsqueeze(less, axes=LAST), Unsqueeze(more, axes=LAST)
 any_rotation = rotated | by_pairs | by_halves
 
 
+@form_of(*(forms.rope.kinds - {"rope"}))
 def _native(graph: Graph, op: Op) -> forms.Rope | None:
     """A rotation by one operator of the file, of all lanes of its x."""
     found: forms.Rope | None = forms.rope(graph, op)
     return None if found is None or {"rope_heads", "rotary_dim"} & found.attrs.keys() else found
 
-
-_native.kinds = forms.rope.kinds - {"rope"}  # type: ignore[attr-defined]
 
 rest = Slice(anything("whole")) | Split(anything("whole"), output=ANY)
 turned_part = star("casts", CASTS, any_rotation, reach=2) | form(_native, "native")
