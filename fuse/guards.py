@@ -57,7 +57,9 @@ def branches_off(graph: Graph, value: str, taker: Op) -> bool:
 def regroups_rows(graph: Graph, reshape: Op) -> bool:
     """Whether a reshape leaves the last axis alone: the same rows under other leading axes."""
     inner, outer = graph.dims(reshape.inputs[0]), graph.dims(reshape.outputs[0])
-    return bool(inner and outer) and isinstance(inner[-1], int) and inner[-1] == outer[-1]  # type: ignore[index]
+    if not inner or not outer:
+        return False
+    return isinstance(inner[-1], int) and inner[-1] == outer[-1]
 
 
 def float_narrower_than_f64(name: str) -> Guard:

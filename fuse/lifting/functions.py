@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 from google.protobuf.message import EncodeError
@@ -46,11 +46,11 @@ def _label(key: Key) -> str:
     return repr(f"{key[0]}.{key[1]}" + (f":{key[2]}" if key[2] else ""))
 
 
-def _called(nodes: object) -> Iterator[Key]:
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[Key]:
     """What every node calls, the nodes of bodies included."""
     waiting = [nodes]
     while waiting:
-        for node in waiting.pop():  # type: ignore[attr-defined]
+        for node in waiting.pop():
             yield node.domain, node.op_type, node.overload
             for attribute in node.attribute:
                 if attribute.HasField("g"):

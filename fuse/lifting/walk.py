@@ -88,7 +88,7 @@ class Lift:
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self.nodes = 0
         self.conflicts = Conflicts(opsets)
-        #: A placeholder: bodies are made before all of what the model says is known.
+        #: What is known of the model while bodies are made; the lift ends with the whole of it.
         self.model = Model("", "", opsets, proto.ir_version, 0)
         self.homes = Homes(
             (value.name, declared(value, value.name))

@@ -68,7 +68,8 @@ def _einsum_letters(equation: str, rows: str, width: str, columns: str) -> tuple
     names |= {inner[0]: width, row[0]: rows, column[0]: columns}
     if set(a) - names.keys() or set(b) - names.keys():
         return None
-    return tuple(" ".join(names[x] for x in term) for term in (a, b, out))  # type: ignore[return-value]
+    left, right, result = (" ".join(names[x] for x in term) for term in (a, b, out))
+    return left, right, result
 
 
 def heads_first(layout: Layout) -> bool:

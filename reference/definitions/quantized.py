@@ -104,7 +104,10 @@ def quantized_matmul(
     code_scale: Array | None = None,
     code_zero_point: Array | None = None,
 ) -> Array:
-    """alpha x (codes - zero points) scales + beta bias."""
+    """alpha x (codes - zero points) scales + beta bias; in codes again where there is a code_scale.
+
+    A bias of integers counts steps of both scales.
+    """
     if code_scale is not None:
         return _codes_of_codes(
             case, x, codes, scales, zero_points, bias, x_scale, x_zero_point, code_scale, code_zero_point
