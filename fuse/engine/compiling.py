@@ -63,7 +63,8 @@ class Compile:
     stones: the refused ops that stand for later rules to build on, by path. loose: whether something
     came apart, or lost a reader, that a rule which runs again has not seen. would: what the chip
     refuses of what refused ops would have become. needed: the paths of refused ops that a later step
-    builds on whole. ahead: whether later steps were taken where refused placements stand.
+    builds on whole. ahead: whether later steps were taken where refused placements stand. explains:
+    whether near misses are sought too.
     """
 
     graph: Graph
@@ -74,6 +75,7 @@ class Compile:
     would: list[Record] = field(default_factory=list)
     needed: set[str] = field(default_factory=set)
     ahead: bool = False
+    explains: bool = True
     #: The last word on an op as it stood, and on one that a rule of this name built.
     _verdicts: dict[object, Outcome] = field(default_factory=dict)
 
@@ -145,7 +147,7 @@ class Compile:
 
     def _taken(self, steps: tuple[Step, ...]) -> list[Record]:
         """What these steps decide on a copy."""
-        copy = Compile(self.graph.copy(), self.shim)
+        copy = Compile(self.graph.copy(), self.shim, explains=False)
         for step in steps:
             copy.step(step.rule, copy.graph, held=False)
         return copy.records
@@ -167,7 +169,8 @@ class Compile:
     def step(self, rule: Rule, graph: Graph, held: bool) -> None:
         for one in (*graph.bodies(), graph):
             commit = self._commit_held if held else self._commit
-            sweep = Sweep(_compiled(rule), one, self._judge, commit, self.shim.caps(rule.builds_classes[0]))
+            caps = self.shim.caps(rule.builds_classes[0])
+            sweep = Sweep(_compiled(rule), one, self._judge, commit, caps, explains=self.explains)
             sweep.run()
             for near in sweep.misses.values():
                 self._miss(rule, one, near)

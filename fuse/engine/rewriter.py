@@ -77,6 +77,8 @@ class Sweep:
     commit: Callable[[Rule, Graph, Whole, chip.Whole | Refused], None]
     caps: Mapping[str, int] = field(default_factory=dict)
     misses: dict[str, Near] = field(default_factory=dict)
+    #: Whether near misses are sought too.
+    explains: bool = True
 
     def run(self) -> None:
         """Sweep over the marks in slot order until nothing fires.
@@ -92,7 +94,8 @@ class Sweep:
                 break
         else:
             raise FuseError(f"rule {self.compiled.rule.name} keeps firing on {self.graph.base.model.name}")
-        explain(self)
+        if self.explains:
+            explain(self)
 
     def _marks(self) -> Iterator[Op]:
         found = [op for kind in self.compiled.rule.marks for op in self.graph.of_kind(kind)]
@@ -125,7 +128,7 @@ class Sweep:
                         refused = refused or (whole, verdict)
                         continue
                     self.commit(self.compiled.rule, self.graph, whole, verdict)
-                    if refused is None and self.compiled.matcher is not None:
+                    if self.explains and refused is None and self.compiled.matcher is not None:
                         explain_larger(self, match.root, mark)
                     return True
         if refused is None or self.compiled.rule.only_whole:
