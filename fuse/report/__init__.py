@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
 from pathlib import PurePosixPath, PureWindowsPath
 
+from fuse.engine.collecting import no_collecting
 from fuse.engine.record import Record
 from fuse.ir import Graph, Model, Op
 from fuse.report.absorbed import absorbers
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 
+@no_collecting()
 def build(
     records: Iterable[Record],
     before: Graph,
