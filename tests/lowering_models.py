@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
 
 from fuse.ir import Graph, Op
+from fuse.lift import load
 
 #: Two norms of one structure, with weights and eps of their own; a body that reads what is around it.
 NORMS = """
@@ -89,3 +92,45 @@ def same(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
 
 def metadata(node: onnx.NodeProto | onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props}
+
+
+NORM = "p{0} m{0} a{0} s{0} d{0} {1}"
+X = {"x": np.random.default_rng(0).standard_normal((3, 8), np.float32)}
+BODY = """
+<ir_version: 9, opset_import: ["" : 17]>
+branches (float[B, 8] x, bool c) => (float[B, 8] y)
+<float[1] k = {3}>
+{
+    [double] twice = Mul (x, k)
+    [choose] z = If (c) <
+        then_branch = then_graph () => (float[B, 8] z) <float[1] own = {5}> {
+            t = Add (twice, k)
+            u = Mul (t, own)
+            z = Neg (u)
+        },
+        else_branch = else_graph () => (float[B, 8] z) {
+            five = Constant <value: tensor = float[1] {5}> ()
+            t = Sub (twice, five)
+            z = Abs (t)
+        }
+    >
+    [last] y = Relu (z)
+}
+"""
+
+
+def two_norms() -> tuple[onnx.ModelProto, Graph]:
+    model = parse(NORMS)
+    graph = load(model)
+    fused(graph, "rms_norm", NORM.format(1, "y1"), "x w1")
+    fused(graph, "rms_norm", NORM.format(2, "y"), "y1 w2")
+    return model, graph
+
+
+def wiring(graph: Graph) -> list[tuple[Any, ...]]:
+    """What two graphs are compared by; bodies included."""
+    return [
+        (graph.base.prefix, op.kind, op.inputs, op.outputs, op.name)
+        for one in (graph, *graph.bodies())
+        for op in one.ops
+    ]

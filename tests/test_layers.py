@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 #: The folders that are packages.
 PACKAGES = ("fuse", "chips", "reference", "reports")
-#: A file is "under about 400 lines": a fifth more is still about; tests may list more cases.
-LINES = {"fuse": 480, "chips": 480, "reference": 480, "reports": 480, "tests": 600, "docs": 480}
+#: A file is "under about 400 lines": a tenth more is still about; tests may list a few more cases.
+LINES = {"fuse": 440, "chips": 440, "reference": 440, "reports": 440, "tests": 480, "docs": 440}
 #: From the bottom up. A module imports from its own line or from lines above it, never from below.
 LAYERS = (
     "version collecting polynomials dims types placement",

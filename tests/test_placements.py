@@ -2,110 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from building import Building, codes, drawn, each_interior_as_an_output, near
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper
+from onnx import TensorProto, helper
+from placement_models import (
+    READS,
+    compiled,
+    joined,
+    key_of_a_product,
+    norm,
+    placed,
+    rows,
+    shown,
+    sliced,
+    sound,
+)
 from standing import standing
 
-import chips
 import fuse
 import reference
 from fuse import forms
-from fuse.engine.compiler import Optimized
 from fuse.engine.rewriter import Whole, fit
-from fuse.match import Fault, Match
-from fuse.placement import Alias, Land, Read
+from fuse.match import Match
+from fuse.placement import Alias, Read
 from fuse.placing import seen
 from fuse.rule import Built
 from fuse.rules.placements import chains
-from fuse.text import op_text
-from fuse.types import FuseError
 from fuse.units import unit_input, unit_output, written
 
-BLOCKS = ("attention_block", "mlp_block", "transformer_layer", "elementwise_region")
-
-
-def compiled(model: ModelProto, chip: str = "any", held: tuple[str, ...] = BLOCKS) -> Optimized:
-    return fuse.optimize(fuse.load(model), shim=chips.load(chip), held=held)
-
-
-def sound(model: ModelProto, rule: str, count: int = 1) -> Optimized:
-    """Compiled, where the rule fired so often: values, provenance and the saved model are right."""
-    found = compiled(model)
-    assert len([r for r in found.records if r.outcome == "fired" and r.rule == rule]) == count, found.report
-    found.graph.verify()
-    assert reference.check(found.before, found.graph).bit_equal
-    assert all(one.error is not None for one in reference.check_each(found.graph))
-    assert standing(fuse.unfuse(found.graph)) == standing(found.before)
-    runs(model, found)
-    return found
-
-
-def runs(model: ModelProto, found: Optimized) -> None:
-    """The saved model gives on onnxruntime what the lifted graph gives here."""
-    feeds = reference.feeds(found.before)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    saved = fuse.to_proto(found).SerializeToString()
-    session = onnxruntime.InferenceSession(saved, options, providers=["CPUExecutionProvider"])
-    wanted = reference.eval(found.before, feeds)
-    for name, value in zip(wanted, session.run(list(wanted), dict(feeds)), strict=True):
-        np.testing.assert_allclose(value, wanted[name], rtol=2e-3, atol=2e-3)
-
-
-def placed(found: Optimized, kind: str) -> Any:
-    (op,) = [op for op in found.graph.ops if op.kind == kind and op.placements]
-    return op
-
-
-def shown(found: Optimized, kind: str) -> str:
-    return op_text(placed(found, kind), found.graph).splitlines()[0]
-
-
 # ---- what reads in place -------------------------------------------------------------------------
-def rows(g: Building, *dims: int | str) -> str:
-    return g.input("x", *(dims or (2, 3, 12)))
-
-
-def norm(g: Building, x: str, width: int) -> str:
-    return str(g.op("LayerNormalization", x, g.weight(width), g.weight(width), axis=-1))
-
-
-def sliced(g: Building) -> str:
-    return norm(g, g.op("Slice", rows(g), g.ints(4), g.ints(8), g.ints(2)), 4)
-
-
-def one_of_three(g: Building) -> str:
-    return norm(g, g.op("Gather", rows(g, 2, 3, 3, 4), g.constant(np.array(1)), axis=2), 4)
-
-
-def table(g: Building) -> str:
-    ids = g.input("ids", 2, 5, dtype=TensorProto.INT64)
-    return norm(g, g.op("Gather", g.weight(7, 4), ids, axis=0), 4)
-
-
-def heads(g: Building) -> str:
-    apart = g.op("Reshape", rows(g, 2, 3, 8), g.ints(0, 0, 2, 4))
-    return norm(g, g.op("Transpose", apart, perm=[0, 2, 1, 3]), 4)
-
-
-def key_of_a_product(g: Building) -> str:
-    return str(g.op("MatMul", rows(g, 2, 3, 4), g.op("Transpose", g.input("k", 2, 3, 4), perm=[0, 2, 1])))
-
-
-READS: dict[str, tuple[Callable[[Building], str], str, str]] = {
-    "slice": (sliced, "LayerNormalization", "LayerNormalization(x[4:8 of 12], c3, c4)"),
-    "item": (one_of_three, "LayerNormalization", "LayerNormalization(x[1 of 3, :], c1, c2)"),
-    "rows": (table, "LayerNormalization", "LayerNormalization(c0[rows ids], c1, c2, ids)"),
-    "heads": (heads, "LayerNormalization", "LayerNormalization(x[as 2,3,2,4][axes 0,2,1,3], c1, c2)"),
-    "product": (key_of_a_product, "MatMul", "MatMul(x, k[axes 0,2,1])"),
-}
 
 
 @pytest.mark.parametrize("name", READS)
@@ -218,178 +147,6 @@ def test_a_copy_that_a_subgraph_reads() -> None:
     model = g.model(norm(g, cut, 4), "chosen")
     assert "read_in_place" not in compiled(model).fired
     assert codes(model, "read_in_place") == set()  # the branches need the copy: it is no place
-
-
-# ---- landing -------------------------------------------------------------------------------------
-def appended(g: Building, *, moved: bool = True) -> str:
-    """The rows of a product behind those of a cache."""
-    product = g.op("MatMul", rows(g, 1, 3, 8), g.weight(8, 8))
-    apart = g.op("Reshape", product, g.ints(1, -1, 2, 4) if moved else g.ints(1, 2, -1, 4))
-    new = g.op("Transpose", apart, perm=[0, 2, 1, 3]) if moved else apart
-    return str(g.op("Concat", g.input("past", 1, 2, 5, 4), new, axis=2))
-
-
-def joined(g: Building, axis: int = 1) -> str:
-    """Two products side by side: the second writes where the Concat would have copied."""
-    a, b = g.input("a", 2, 3, 4), g.input("b", 2, 3, 4)
-    return str(
-        g.op("Concat", g.op("MatMul", a, g.weight(4, 6)), g.op("MatMul", b, g.weight(4, 6)), axis=axis)
-    )
-
-
-def angles(g: Building) -> str:
-    """The tables of a rotation: one product of positions and frequencies, twice along the lanes."""
-    product = g.op("MatMul", g.input("f", 1, 4, 1), g.input("p", 1, 1, 3))
-    moved = g.op("Transpose", product, perm=[0, 2, 1])
-    return str(g.op("Cos", g.op("Concat", moved, moved, axis=-1)))
-
-
-def scattered(g: Building) -> str:
-    places = g.constant(np.array([[1], [3]]))
-    return str(g.op("ScatterND", g.input("cache", 5, 4), places, norm(g, g.input("x", 2, 4), 4)))
-
-
-def kept(g: Building) -> str:
-    """Lanes that pass beside lanes that are normed."""
-    whole = g.input("w", 2, 3, 6)
-    return str(g.op("Concat", g.input("x", 2, 3, 4), norm(g, whole, 6), axis=-1))
-
-
-LANDS: dict[str, tuple[Callable[[Building], str], str, str, str]] = {
-    "cache": (appended, "land_in_rows", "MatMul", "-> past[rows 5:8 of 8]"),
-    "rows": (joined, "land_in_rows", "MatMul", "-> Concat_2[rows 3:6 of 6]"),
-    "scatter": (scattered, "land_in_rows", "LayerNormalization", "-> cache[rows c0]"),
-    "twice": (angles, "land_in_units", "MatMul", "-> Concat_2[units 0:4, 4:8 of 8]"),
-    "units": (kept, "land_in_units", "LayerNormalization", "-> Concat_1[units 4:10 of 10]"),
-}
-
-
-@pytest.mark.parametrize("name", LANDS)
-def test_a_result_lands_where_it_goes(name: str) -> None:
-    make, rule, kind, line = LANDS[name]
-    g = Building()
-    found = sound(g.model(make(g)), rule)
-    assert shown(found, kind).endswith(line)
-    op = placed(found, kind)
-    assert rule in fuse.realizes(op)
-    assert written(found.graph, op) == tuple(p.into for p in op.placements if isinstance(p, Land) and p.into)
-
-
-@pytest.mark.parametrize("name", LANDS)
-def test_inner_values_of_landings_as_outputs(name: str) -> None:
-    g = Building()
-    model = g.model(LANDS[name][0](g))
-    assert each_interior_as_an_output(model, LANDS[name][1]) > 0
-
-
-@drawn(st.sampled_from(sorted(LANDS)), st.integers(0, 99), st.sampled_from([np.float32, np.float16]))
-def test_landings_keep_values(name: str, seed: int, dtype: Any) -> None:
-    g = Building(dtype=dtype, seed=seed)
-    found = compiled(g.model(LANDS[name][0](g)))
-    assert LANDS[name][1] in found.fired
-    assert reference.check(found.before, found.graph, seed=seed).bit_equal
-
-
-def test_a_rotation_in_a_cache_answers_for_its_class() -> None:
-    land = Land(0, "r", "present", "past", "rows", -2, 8, ((5, 8),))
-    parts = (fuse.Op("rope", ("x",), ("r",), {}), fuse.Op("kv_append", ("past", "r"), ("present",), {}))
-    op = fuse.Op("rope", ("x", "past"), ("present",), {}, parts, placements=(land,))
-    assert {"rope", "land_in_rows", "rope_kv_append"} <= set(fuse.realizes(op))
-
-
-def test_products_along_the_lanes_are_no_units() -> None:
-    """A product with a weight writes its lanes in one piece."""
-    g = Building()
-    assert "land_in_units" not in compiled(g.model(joined(g, axis=-1))).fired
-
-
-# ---- nothing between writes what is read ---------------------------------------------------------
-def test_a_later_read_of_the_cache() -> None:
-    """The joined rows are computed with, and the old ones are read once more behind that."""
-    g = Building()
-    present = appended(g, moved=False)
-    late = g.op("Add", "past", g.op("ReduceMax", present, g.ints(2)))
-    model = g.model(present, late)
-    found = compiled(model)
-    assert "land_in_rows" not in found.fired
-    (row,) = found.report.near("land_in_rows")
-    (reason,) = row.reasons
-    assert (reason.code, reason.want) == (
-        "written_between", f"nothing writes over past before {late} reads it",
-    )  # fmt: skip
-    assert reference.check(found.before, found.graph).bit_equal
-
-
-def test_an_earlier_read_of_the_cache() -> None:
-    g = Building()
-    early = g.op("Neg", g.input("past", 1, 2, 5, 4))
-    product = g.op("Reshape", g.op("MatMul", rows(g, 1, 3, 8), g.weight(8, 8)), g.ints(1, 2, -1, 4))
-    found = sound(g.model(g.op("Concat", "past", product, axis=2), early), "land_in_rows")
-    land = placed(found, "MatMul")
-    reader = found.graph.producer(early)
-    assert reader is not None
-    assert reader.slot < land.slot
-
-
-def test_only_the_shape_of_the_cache_is_read_later() -> None:
-    g = Building()
-    present = appended(g, moved=False)
-    size = g.op("Size", "past")
-    more = g.op("Add", present, g.op("Cast", size, to=TensorProto.FLOAT))
-    assert compiled(g.model(present, more)).report.fired("land_in_rows")
-
-
-def test_a_fusion_does_not_move_a_read_behind_a_write() -> None:
-    """The engine refuses it for every rule: here one that reads the cache, put together by hand."""
-
-    g = Building()
-    early = g.op("Neg", g.input("past", 1, 2, 5, 4))
-    present = appended_to(g)
-    late = g.op("Add", g.op("ReduceMax", present, g.ints(2)), early)
-    found = compiled(g.model(present, late))
-    assert "land_in_rows" in found.fired
-    graph = found.graph
-    match = Match(graph)
-    match.ops = [op for op in graph.ops if op.kind in ("Neg", "ReduceMax", "Add")]
-    match.root = late
-    fault = fit(graph, match, Built("elementwise_region", ("past",), {"inputs": 1}))
-    assert isinstance(fault, Fault)
-    assert (fault.code, fault.at) == ("written_between", present)
-
-
-def appended_to(g: Building) -> str:
-    product = g.op("Reshape", g.op("MatMul", rows(g, 1, 3, 8), g.weight(8, 8)), g.ints(1, 2, -1, 4))
-    return str(g.op("Concat", "past", product, axis=2))
-
-
-def test_a_cache_that_is_an_output_stays() -> None:
-    g = Building()
-    model = g.model(appended(g), "past")
-    assert codes(model, "land_in_rows") == {"graph_output"}
-
-
-def test_a_default_or_a_constant_is_no_memory_to_write() -> None:
-    for overridable in (True, False):
-        g = Building()
-        g.constants["past"] = g.draw.normal(0, 1, (1, 2, 5, 4)).astype(np.float32)
-        if overridable:
-            g.overridable("past")
-        found = compiled(g.model(appended_to(g)))
-        assert not [p for op in found.graph.ops for p in op.placements if isinstance(p, Land) and p.into]
-
-
-def test_a_graph_that_reads_what_was_written_over_is_refused() -> None:
-    g = Building()
-    g.input("past", 1, 2, 5, 4)
-    present = appended_to(g)
-    late = g.op("Neg", "past")
-    graph = fuse.load(g.model(present, late))
-    parts = tuple(op for op in graph.ops if op.outputs[0] != late)
-    land = Land(0, parts[-2].outputs[0], present, "past", "rows", -2, 8, ((5, 8),))
-    op = fuse.Op("MatMul", ("x", "c0", "past"), (present,), {}, parts, placements=(land,))
-    graph.replace(op, parts[-1].slot)
-    with pytest.raises(FuseError, match=f"Neg {late} reads past after {present} lands in it"):
-        graph.verify()
 
 
 # ---- queries -------------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ all that the attributes count. Attributes with a default are left out of an op w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from fuse.classes.declare import MERGED, declare
 from fuse.classes.declare import REQUIRED as REQUIRED
 from fuse.classes.declare import Attr as Attr
 from fuse.classes.declare import FusedClass as FusedClass
-from fuse.classes.declare import declare as _declare
+from fuse.classes.mixtures import MIXTURES
+from fuse.classes.mixtures import expert_counts as expert_counts
 from fuse.classes.sequences import ATTENTION, SEQUENCES
 
 _RMS = {
@@ -85,89 +84,26 @@ _CONV = {
     "auto_pad": Attr("NOTSET", "NOTSET: pads; VALID: none; SAME_UPPER, SAME_LOWER: out is in over stride"),
     "eps": Attr(1e-5, "added to the variance before its root, where there is one"),
 }
-_MERGED = {
-    "biases": Attr(REQUIRED, "for each member, 1 where it has a bias"),
-    "trans_weights": Attr(REQUIRED, "for each member, 1 where its weight is [out, in]"),
-}
 _PERM = {"perm": Attr((), "the transpose between norm and rotation (none: they touch)")}
 _AXIS = {"axis": Attr(REQUIRED, "the sequence axis the rows are joined on, from the end (negative)")}
-
-_MIXTURE = {
-    "experts": Attr(REQUIRED, "experts in all"),
-    "k": Attr(REQUIRED, "experts that each row is given to"),
-    "scoring": Attr(
-        "softmax", "what makes weights of scores: softmax; softmax_chosen (over the chosen); sigmoid; none"
-    ),
-    "routing_compute": Attr("", "element type the routing computes in; empty: the type of scores"),
-    "selection": Attr(
-        "scores",
-        "what the k are chosen by: scores (their weights); biased (plus choice, one an expert); "
-        "grouped (biased, in the best groups only); separate (choice, a row of values an expert)",
-    ),
-    "groups": Attr(0, "groups of experts (grouped)"),
-    "kept_groups": Attr(0, "groups that experts are chosen from"),
-    "group_best": Attr(2, "experts whose values sum to a group's own"),
-    "group_fill": Attr(0.0, "what replaces the values of experts outside the kept groups"),
-    "renormalize": Attr(False, "the weights of the chosen are divided by their sum"),
-    "sum_eps": Attr(0.0, "added to that sum"),
-    "route_scale": Attr(1.0, "scales the weights"),
-    "stacked": Attr(True, "the experts' weights are one tensor with a leading expert axis, not one each"),
-    "gating": Attr(
-        "halves",
-        "none: down(act(first)); two: down(act(first) second); halves, lanes: first gives gate then "
-        "up, in halves or in turn; halves_up_first, lanes_up_first: up then gate",
-    ),
-    "act": Attr("silu", "the activation, of the gate where there is one"),
-    "act_alpha": Attr(1.0, "its slope (quick_gelu)"),
-    "limit": Attr(0.0, "gate is at most this, up between this and its negative; 0: no limit"),
-    "up_offset": Attr(0.0, "added to up"),
-    "trans_first": Attr(0, "1: an expert's first weight is [out, in]"),
-    "trans_second": Attr(0, "1: an expert's second weight is [out, in]"),
-    "trans_down": Attr(0, "1: an expert's last weight is [out, in]"),
-    "weight_bits": Attr(0, "bits of a weight, packed low first along in (4 or 8); 0: as it is used"),
-    "weight_block": Attr(0, "weights of one scale along in; 0: a row of an expert's [out, in] has one"),
-    "expert_zeros": Attr(
-        (0, 0, 0), "1 where the first, second and last product have zero points, packed alike (else 8 or 128)"
-    ),
-    "expert_biases": Attr((0, 0, 0), "1 where the first, second and last product of an expert have a bias"),
-}
-_EXPERTS = (
-    "first* second* down* first_bias* second_bias* down_bias* "
-    "first_scale* second_scale* down_scale* first_zero* second_zero* down_zero*"
-)
-
-
-def expert_counts(attrs: Mapping[str, Any]) -> dict[str, int]:
-    """How many operands stand for each operand of a mixture that ends in `*`, in order."""
-    each = 1 if attrs.get("stacked", True) else int(attrs["experts"])
-    products = (1, int(attrs.get("gating", "halves") == "two"), 1)
-    quantized = (int(bool(attrs.get("weight_bits", 0))),) * 3
-    flags = (
-        (1, 1, 1),
-        attrs.get("expert_biases", (0, 0, 0)),
-        quantized,
-        attrs.get("expert_zeros", (0, 0, 0)),
-    )
-    counts = [each * product * flag for row in flags for product, flag in zip(products, row, strict=True)]
-    return {name.removesuffix("*"): count for name, count in zip(_EXPERTS.split(), counts, strict=True)}
 
 
 CLASSES: dict[str, FusedClass] = {
     c.name: c
     for c in (
-        _declare(
+        declare(
             "rms_norm",
             "x weight",
             "x over the root of its mean square along the last axis, times weight",
             attrs=_RMS,
         ),
-        _declare(
+        declare(
             "layer_norm",
             "x weight bias",
             "x less its mean, over its standard deviation along the last axis, times weight, plus bias",
             attrs=_RMS,
         ),
-        _declare(
+        declare(
             "l2_norm",
             "x",
             "x over the root of the sum of its squares along the last axis",
@@ -180,7 +116,7 @@ CLASSES: dict[str, FusedClass] = {
                 "compute": Attr("", "element type the norm computes in; empty: the type of x"),
             },
         ),
-        _declare(
+        declare(
             "group_norm",
             "x weight bias",
             "x less its mean, over its standard deviation, over a group of channels and all that lies behind "
@@ -190,46 +126,46 @@ CLASSES: dict[str, FusedClass] = {
                 "eps": Attr(REQUIRED, "added to the variance before the root"),
             },
         ),
-        _declare("gelu", "x", "x times the normal distribution function of x, by erf"),
-        _declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
-        _declare(
+        declare("gelu", "x", "x times the normal distribution function of x, by erf"),
+        declare("fast_gelu", "x", "gelu by tanh: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
+        declare(
             "quick_gelu",
             "x",
             "x times sigmoid(alpha x)",
             attrs={"alpha": Attr(REQUIRED, "slope inside the sigmoid")},
         ),
-        _declare("silu", "x", "x times sigmoid(x)"),
-        _declare("mish", "x", "x times tanh(log(1 + exp(x)))"),
-        _declare("hard_swish", "x", "x times x / 6 + 1 / 2 kept between 0 and 1"),
-        _declare(
+        declare("silu", "x", "x times sigmoid(x)"),
+        declare("mish", "x", "x times tanh(log(1 + exp(x)))"),
+        declare("hard_swish", "x", "x times x / 6 + 1 / 2 kept between 0 and 1"),
+        declare(
             "softcap", "x", "cap times tanh(x / cap)", attrs={"cap": Attr(REQUIRED, "bound of the result")}
         ),
-        _declare(
+        declare(
             "rope",
             "x cos sin position_ids",
             "rotates pairs of lanes of x by the angles of cos and sin",
             attrs=_ROPE,
         ),
-        _declare(
+        declare(
             "attention",
             "q k v mask*",
             "softmax(scale q k^T, capped and masked) v, heads by heads",
             attrs=ATTENTION,
         ),
-        _declare(
+        declare(
             "quantized_matmul",
             "x codes scales zero_points bias x_scale x_zero_point code_scale code_zero_point",
             "x times (codes - zero points) scales, plus a row of bias (rounded to codes where there is a "
             "code_scale); a bias of integers counts steps of both scales",
             attrs=_QUANTIZED,
         ),
-        _declare(
+        declare(
             "conv_affine",
             "x weight bias scale shift mean variance",
             "a convolution, normalized by mean and variance where given, times scale, plus shift (a channel)",
             attrs=_CONV,
         ),
-        _declare(
+        declare(
             "conv_act",
             "x weight bias scale shift mean variance code_scale code_zero_point residual",
             "an activation of conv_affine (rounded to codes where there is a code_scale) plus a residual",
@@ -243,26 +179,24 @@ CLASSES: dict[str, FusedClass] = {
                 "codes": Attr("", "element type that the result is rounded to, where there is a code_scale"),
             },
         ),
-        _declare(
+        declare(
             "matmul_bias",
             "x weight bias",
             "x times weight, plus a row of bias",
             attrs=_PRODUCT
             | {"perm": Attr((), "a transpose of the rows' axes between product and bias (none: empty)")},
         ),
-        _declare(
+        declare(
             "merged_qkv",
             "x weight* bias*",
             "the three products that attention reads, of one x, as one",
             "y*",
-            _MERGED,
+            MERGED,
         ),
-        _declare(
-            "merged_gate_up", "x weight* bias*", "a gate's two products, of one x, as one", "y*", _MERGED
-        ),
-        _declare("merged_products", "x weight* bias*", "products of one x, as one", "y*", _MERGED),
+        declare("merged_gate_up", "x weight* bias*", "a gate's two products, of one x, as one", "y*", MERGED),
+        declare("merged_products", "x weight* bias*", "products of one x, as one", "y*", MERGED),
         *(
-            _declare(
+            declare(
                 name,
                 "gate up",
                 meaning,
@@ -277,7 +211,7 @@ CLASSES: dict[str, FusedClass] = {
                 ("reglu", "relu", "relu(gate) times up"),
             )
         ),
-        _declare(
+        declare(
             "matmul_bias_act",
             "x weight bias",
             "an activation of x times weight plus bias",
@@ -288,13 +222,13 @@ CLASSES: dict[str, FusedClass] = {
             },
             composed_of=("matmul_bias",),
         ),
-        _declare(
+        declare(
             "matmul_residual",
             "x weight bias residual",
             "x times weight, plus bias, plus a residual",
             attrs=_PRODUCT,
         ),
-        _declare(
+        declare(
             "add_norm",
             "x residual weight bias add_bias",
             "the norm of x plus a residual; the sum is written on where others read it",
@@ -306,7 +240,7 @@ CLASSES: dict[str, FusedClass] = {
                 )
             },
         ),
-        _declare(
+        declare(
             "norm_add_norm",
             "x y inner_weight inner_bias weight bias",
             "the norm of x plus the norm of y; the sum is written on where others read it",
@@ -314,7 +248,7 @@ CLASSES: dict[str, FusedClass] = {
             _NORM | {"inner_" + k: v for k, v in _NORM.items()},
             composed_of=("add_norm",),
         ),
-        _declare(
+        declare(
             "ada_norm",
             "x scale shift residual",
             "the norm of x (plus a residual), times one plus scale, plus shift; the sum is written on where "
@@ -322,21 +256,21 @@ CLASSES: dict[str, FusedClass] = {
             "y sum",
             _NORM,
         ),
-        _declare("gated_residual", "x gate y", "x plus gate times y, the gate one row for many of y"),
-        _declare(
+        declare("gated_residual", "x gate y", "x plus gate times y, the gate one row for many of y"),
+        declare(
             "gated_norm",
             "x weight bias z",
             "a norm of x times an activation of z",
             attrs=_NORM | {"act": Attr("silu", "silu or sigmoid")},
         ),
-        _declare(
+        declare(
             "norm_reshape",
             "x residual weight bias",
             "the norm of x (plus a residual), flattened to rows; the sum is written on where read",
             "y sum",
             _NORM | {"joins": Attr(REQUIRED, "for each axis of the result, how many axes of x it joins")},
         ),
-        _declare(
+        declare(
             "embed_norm",
             "word_ids word position_ids position type_ids type weight bias",
             "the norm of the sum of looked-up rows (rows without ids are taken as they are); the sum is "
@@ -345,28 +279,28 @@ CLASSES: dict[str, FusedClass] = {
             "y sum",
             _NORM | {"word_scale": Attr(1.0, "scales the rows of word")},
         ),
-        _declare(
+        declare(
             "qk_norm",
             "x weight bias",
             "a norm of each head's width of a wider product",
             attrs=_NORM | {"heads": Attr(REQUIRED, "heads of the product")},
         ),
-        _declare(
+        declare(
             "qk_norm_rope",
             "x weight bias cos sin position_ids",
             "a norm of each head, then its rotation",
             attrs=_NORM | _ROPE | _PERM,
             composed_of=("qk_norm",),
         ),
-        _declare("kv_append", "past new", "new rows joined to a cache", attrs=_AXIS),
-        _declare(
+        declare("kv_append", "past new", "new rows joined to a cache", attrs=_AXIS),
+        declare(
             "rope_kv_append",
             "past x cos sin position_ids",
             "a rotation landing in a cache's rows",
             attrs=_ROPE | _AXIS,
             composed_of=("kv_append",),
         ),
-        _declare(
+        declare(
             "qk_norm_rope_kv_append",
             "past x weight bias cos sin position_ids",
             "a head's norm and rotation landing in a cache's rows",
@@ -374,82 +308,42 @@ CLASSES: dict[str, FusedClass] = {
             composed_of=("rope_kv_append", "qk_norm_rope", "kv_append"),
         ),
         *SEQUENCES,
-        _declare(
-            "moe",
-            f"x scores choice {_EXPERTS}",
-            "each row of x through the k experts its scores choose, the results weighted and summed",
-            attrs=_MIXTURE,
-            composed_of=("moe_gather_in_operand",),
-        ),
-        _declare(
-            "moe_shared",
-            f"x scores choice shared shared_gate {_EXPERTS}",
-            "a mixture plus what a shared expert gives, perhaps times the sigmoid of its gate's score",
-            attrs=_MIXTURE,
-            composed_of=("moe",),
-        ),
-        _declare(
-            "router_shared_gate_merge",
-            "x weight* bias*",
-            "a router's product and the product of a shared expert's gate, of one x, as one",
-            "router gate",
-            _MERGED,
-        ),
-        _declare(
-            "moe_gather_in_operand",
-            "x weight indices",
-            "each row of x times the weight of the expert that its index names, read in place",
-            attrs={
-                "repeats": Attr(1, "indices a row of x: row n // repeats of x meets index n"),
-                "trans_weight": Attr(0, "1: an expert's weight is [out, in]"),
-            },
-        ),
-        _declare(
-            "moe_block",
-            f"x router router_bias choice shared shared_gate {_EXPERTS}",
-            "the router's product, the mixture and what a shared expert gives, as one",
-            attrs=_MIXTURE
-            | {
-                "trans_router": Attr(0, "1: the router's weight is [experts, in]"),
-                "trans_shared_gate": Attr(0, "1: the shared gate's weight is [1, in]"),
-            },
-            composed_of=("moe",),
-        ),
-        _declare(
+        *MIXTURES,
+        declare(
             "attention_block",
             "x",
             "the products of x, their attention, and the product of its result",
             "y present*",
             composite=True,
         ),
-        _declare(
+        declare(
             "mlp_block",
             "x",
             "a product, an activation or a gate of it, and the product of that",
             composite=True,
         ),
-        _declare(
+        declare(
             "transformer_layer",
             "x",
             "an attention block, add and norm, a feed-forward block, add and norm",
             "y sum present*",
             composite=True,
         ),
-        _declare(
+        declare(
             "fused_quant",
             "x",
             "a norm, an activation or a gate, and the codes its result is rounded to",
             "y scale zero_point whole*",
             composite=True,
         ),
-        _declare(
+        declare(
             "quant_shared",
             "x",
             "x rounded to codes, and the products of quantized weights that read them, as one",
             "y*",
             composite=True,
         ),
-        _declare(
+        declare(
             "quantized_gate_up",
             "x",
             "a gate's two products of quantized weights, of one x, as one",
@@ -457,19 +351,19 @@ CLASSES: dict[str, FusedClass] = {
             composed_of=("merged_gate_up",),
             composite=True,
         ),
-        _declare(
+        declare(
             "quantized_gate",
             "x",
             "a gate and its two products of quantized weights, of one x, as one",
             composite=True,
         ),
-        _declare(
+        declare(
             "advance",
             "logits",
             "the index of the largest of the last row's logits",
             attrs={"last": Attr(0, "1: of equals the last is taken, not the first")},
         ),
-        _declare(
+        declare(
             "elementwise_region",
             "input*",
             "elementwise operators of one shape that only each other read",

@@ -17,6 +17,13 @@ class Attr(NamedTuple):
     meaning: str
 
 
+#: What products that run as one carry of each of them.
+MERGED = {
+    "biases": Attr(REQUIRED, "for each member, 1 where it has a bias"),
+    "trans_weights": Attr(REQUIRED, "for each member, 1 where its weight is [out, in]"),
+}
+
+
 class FusedClass(NamedTuple):
     name: str
     operands: tuple[str, ...]

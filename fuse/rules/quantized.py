@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from fuse.guards import dims_text, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.match.plausible import PASSING
-from fuse.pattern import HOLE, Add, Cast, Mul, Sub, Transpose, anything, constant, form, form_of, star
+from fuse.pattern import HOLE, Add, Cast, Mul, Sub, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
+from fuse.rules.quantized_storage import (
+    CONTRIB,
+    DECODED,
+    DECODERS,
+    ENCODERS,
+    MULTIPLIED,
+    PACKED,
+    WHOLE,
+    Stored,
+    read,
+    roles,
+    size_of,
+)
 from fuse.types import BITS, FLOATS, INTEGERS
 
 bias = constant("bias", scalar=False)
@@ -19,182 +32,20 @@ codes = constant("codes", scalar=False)
 scales, zeros = constant("scales", scalar=False), constant("zeros", scalar=False)
 x_scale = anything("x_scale")
 
-_DECODERS = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
-_ENCODERS = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-
-
-class Roles(NamedTuple):
-    """An operator of a quantized product, its operands by role ("" where absent)."""
-
-    x: str
-    weight: str
-    codes: str
-    scales: str
-    zeros: str
-    bias: str
-    x_scale: str
-    x_zero: str
-    order: str
-    y_scale: str
-    y_zero: str
-    out: str
-    op: Op
-
-
-_DECODED = dict.fromkeys(_DECODERS, ("codes", "scales", "zeros"))
-_MULTIPLIED = dict.fromkeys(("MatMul", "Gemm", "com.microsoft.FusedMatMul"), ("x", "weight", "bias"))
-_WHOLE = {"MatMulInteger": ("x", "codes", "x_zero", "zeros")}
-_CONTRIB = {
-    "com.microsoft.MatMulNBits": ("x", "codes", "scales", "zeros", "order", "bias"),
-    "com.microsoft.MatMulIntegerToFloat": ("x", "codes", "x_scale", "scales", "x_zero", "zeros", "bias"),
-    "com.microsoft.DynamicQuantizeMatMul": ("x", "codes", "scales", "zeros", "bias"),
-    "com.microsoft.MatMulBnb4": ("x", "codes", "scales"),
-    "QLinearMatMul": ("x", "x_scale", "x_zero", "codes", "scales", "zeros", "y_scale", "y_zero"),
-    "com.microsoft.QGemm": (
-        "x", "x_scale", "x_zero", "codes", "scales", "zeros", "bias", "y_scale", "y_zero",
-    ),
-}  # fmt: skip
-
-
-def _roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles | None]:
-    """A form of operators whose operands have these roles, in order."""
-
-    @form_of(*kinds)
-    def read(graph: Graph, op: Op) -> Roles | None:
-        given = dict(zip(kinds[op.kind], op.inputs, strict=False))
-        found = Roles(**{name: given.get(name, "") for name in Roles._fields[:-2]}, out=op.outputs[0], op=op)
-        # What is decoded from a value of the run is an activation: no weight, nor nearly one.
-        activation = op.kind in _DECODED and not _known(graph, found.codes)
-        gemm = op.kind == "Gemm" and found.bias and not graph.is_constant(found.bias)
-        return None if activation or gemm else found
-
-    return read
-
-
-def _known(graph: Graph, value: str) -> bool:
-    return graph.is_constant(value) or value in graph.base.overridable
-
 
 # A weight in floats, decoded from codes: by the operator, or a cast and a scale.
 cast = Cast(codes)
-decoded = form(_roles(_DECODED), "decoded", codes=codes, scales=scales) | Mul(Sub(cast, zeros) | cast, scales)
+decoded = form(roles(DECODED), "decoded", codes=codes, scales=scales) | Mul(Sub(cast, zeros) | cast, scales)
 weight = star("turned", {"transpose": Transpose(HOLE)}, decoded, resizes=["transpose"], reach=2)
-floating = form(_roles(_MULTIPLIED), "multiplied", weight=weight)
+floating = form(roles(MULTIPLIED), "multiplied", weight=weight)
 
 # A product of integers, scaled back to floats.
-whole = Cast(form(_roles(_WHOLE), "whole", codes=codes))
+whole = Cast(form(roles(WHOLE), "whole", codes=codes))
 integer = (
     Mul(whole, Mul(x_scale, scales)) | Mul(Mul(whole, x_scale), scales) | Mul(Mul(whole, scales), x_scale)
 )
-contrib = form(_roles(_CONTRIB), "contrib")
+contrib = form(roles(CONTRIB), "contrib")
 any_product = floating | integer | contrib
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A product with a quantized weight as read off a match.
-
-    axis: of the codes, along which the scales run; None for one scale. block: codes of one scale along
-    it, 0: each index has its own. parts: operators taken in beside the match.
-    """
-
-    x: str
-    codes: str
-    scales: str
-    zeros: str = ""
-    bias: str = ""
-    x_scale: str = ""
-    x_zero: str = ""
-    order: str = ""
-    bits: int = 0
-    storage: str = "values"
-    axis: int | None = None
-    block: int = 0
-    turned: int = 0
-    activation: str = "none"
-    x_codes: str = ""
-    y_scale: str = ""
-    y_zero: str = ""
-    y_codes: str = ""
-    attrs: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[Op, ...] = ()
-
-
-_BOUND = ("codes", "scales", "zeros", "bias", "x_scale")
-
-
-def read(m: Match) -> Stored:
-    """What a match of any spelling holds; x as the product reads it."""
-    graph = m.graph
-    if m.get("contrib"):
-        return _read_contrib(graph, m["contrib"], m.get("bias"))
-    product: Roles = m.get("whole") or m["multiplied"]
-    names = {name: m.get(name) for name in _BOUND}
-    decoder = m.get("decoded") or product
-    names["zeros"] = names["zeros"] or decoder.zeros
-    names["bias"] = names["bias"] or product.bias
-    bits = BITS.get(graph.dtype(m["codes"]), 0)
-    stored = Stored(**names, x=product.x, x_zero=product.x_zero, bits=bits)
-    op = product.op
-    if op.kind == "MatMulInteger":
-        axis = 1 if _size(graph, stored.scales) != 1 else None
-        return replace(stored, axis=axis, activation="static")
-    turned = int(op.attrs.get("transB", 0)) + len(m.taken("turned"))
-    attrs = {
-        "trans_x": int(op.attrs.get("transA", 0)),
-        "alpha": float(op.attrs.get("alpha", 1.0)),
-        "beta": float(op.attrs.get("beta", 1.0)) if op.kind == "Gemm" and product.bias else 1.0,
-    }
-    axis, block = _scale_axis(m)
-    return replace(stored, axis=axis, block=block, turned=turned % 2, attrs=attrs)
-
-
-def _scale_axis(m: Match) -> tuple[int | None, int]:
-    """The axis of the codes along which the scales run, and the length of a block."""
-    graph, dims = m.graph, m.graph.dims(m["codes"])
-    decoder = m["decoded"].op if m.get("decoded") else None
-    own = graph.dims(m["scales"])
-    if own is None or not dims or (decoder is not None and _size(graph, m["scales"]) == 1):
-        return None, 0
-    if decoder is not None:
-        axis = int(decoder.attrs.get("axis", 1))
-        return axis % len(dims), int(decoder.attrs.get("block_size", 0))
-    wide = [len(dims) - len(own) + at for at, dim in enumerate(own) if dim != 1]
-    return (wide[0] if len(wide) == 1 else -1, 0) if wide else (None, 0)
-
-
-def _size(graph: Graph, value: str) -> object:
-    """The number of elements of a small constant, as far as it is known to be one."""
-    dims = graph.dims(value)
-    return 1 if dims is not None and all(dim == 1 for dim in dims) else dims
-
-
-def _read_contrib(graph: Graph, found: Roles, bias: str) -> Stored:
-    op, a = found.op, found.op.attrs
-    names = {name: getattr(found, name) for name in _CONTRIB_ROLES}
-    stored = Stored(**names, bias=found.bias or bias)
-    if op.kind == "com.microsoft.MatMulNBits":
-        bits, block = int(a.get("bits", 4)), int(a["block_size"])
-        return replace(stored, bits=bits, storage="blocks", axis=1, block=block, turned=1)
-    if op.kind == "com.microsoft.MatMulBnb4":
-        table, block = "nf4" if a.get("quant_type") else "fp4", int(a["block_size"])
-        turned = int(a.get("transB", 1))
-        return replace(stored, bits=4, storage=table, axis=turned, block=block, turned=turned)
-    activation = "dynamic" if op.kind == "com.microsoft.DynamicQuantizeMatMul" else "static"
-    axis = None if _size(graph, stored.scales) == 1 else 1
-    if op.kind == "com.microsoft.QGemm":
-        turned = int(a.get("transB", 0))
-        attrs = {"trans_x": int(a.get("transA", 0)), "alpha": float(a.get("alpha", 1.0))}
-        stored = replace(stored, turned=turned, attrs=attrs)
-        axis = None if axis is None else 1 - turned
-    if stored.y_scale:
-        stored = replace(stored, y_codes=graph.dtype(found.out))
-    return replace(stored, bits=BITS.get(graph.dtype(stored.codes), 0), axis=axis, activation=activation)
-
-
-_CONTRIB_ROLES = ("x", "codes", "scales", "zeros", "x_scale", "x_zero", "order", "y_scale", "y_zero")
-#: How a weight of packed bytes is stored.
-_PACKED = ("blocks", "fp4", "nf4")
 
 
 # ---- conditions ----------------------------------------------------------------------------------
@@ -211,7 +62,7 @@ def codes_are_few_bits(m: Match) -> Wrong | None:
     """codes: integers of 2 to 8 bits, as a matrix or as packed blocks"""
     stored, graph = read(m), m.graph
     dtype, dims = graph.dtype(stored.codes), graph.dims(stored.codes)
-    packed = stored.storage in _PACKED
+    packed = stored.storage in PACKED
     whole_bytes = packed and dtype == "u8" and stored.bits in (2, 4, 8)
     if dims is None or (dtype not in INTEGERS or BITS[dtype] > 8) or (packed and not whole_bytes):
         return Wrong(stored.codes, f"{graph.type(stored.codes)} of {stored.bits} bits")
@@ -242,7 +93,7 @@ def _output_axis(stored: Stored) -> int:
 def zero_points_stand_by_the_scales(m: Match) -> Wrong | None:
     """zero points are laid out as the scales are"""
     stored, graph = read(m), m.graph
-    if not stored.zeros or _size(graph, stored.zeros) == 1 or stored.storage in _PACKED:
+    if not stored.zeros or size_of(graph, stored.zeros) == 1 or stored.storage in PACKED:
         return None
     one, two = graph.dims(stored.zeros), graph.dims(stored.scales)
     alike = one is not None and two is not None and squeezed(one) == squeezed(two)
@@ -259,7 +110,7 @@ def x_has_one_scale(m: Match) -> Wrong | None:
     """x, and a result in codes, have one scale and one zero point for all their values"""
     stored = read(m)
     for value in (stored.x_scale, stored.x_zero, stored.y_scale, stored.y_zero):
-        if value and _size(m.graph, value) != 1:
+        if value and size_of(m.graph, value) != 1:
             return Wrong(value, f"{m.graph.type(value)}")
     return None
 
@@ -293,7 +144,7 @@ def _with_range(m: Match, stored: Stored) -> Iterator[Stored]:
     op = m.graph.producer(stored.x)
     made = (stored.x, stored.x_scale, stored.x_zero)
     if op is None or op.kind != "DynamicQuantizeLinear" or op.outputs != made:
-        if op is not None and op.kind in _ENCODERS and _read_within(m, stored.x):
+        if op is not None and op.kind in ENCODERS and _read_within(m, stored.x):
             yield from _with_encoder(m.graph, stored, op)
         yield stored
         return
@@ -316,7 +167,7 @@ def _with_codes(m: Match, stored: Stored) -> Iterator[Stored]:
     """x below the operators that round it to codes and back, then in the codes."""
     graph = m.graph
     back = graph.producer(stored.x)
-    if back is None or back.kind not in _DECODERS or not _read_within(m, stored.x):
+    if back is None or back.kind not in DECODERS or not _read_within(m, stored.x):
         return
     inner, scale, zero = (*back.inputs, "")[:3]
     if not _one_constant(graph, scale) or (zero and not _one_constant(graph, zero)):
@@ -324,7 +175,7 @@ def _with_codes(m: Match, stored: Stored) -> Iterator[Stored]:
     coded = replace(stored, x=inner, x_scale=scale, x_zero=zero, activation="static", parts=(back,))
     to = graph.producer(inner)
     alone = not graph.is_output(inner) and graph.readers(inner) == [back.slot]
-    if to is not None and to.kind in _ENCODERS and alone:
+    if to is not None and to.kind in ENCODERS and alone:
         yield from _with_encoder(graph, coded, to)
     yield coded
 
@@ -335,7 +186,7 @@ def _read_within(m: Match, value: str) -> bool:
 
 
 def _one_constant(graph: Graph, value: str) -> bool:
-    return graph.is_constant(value) and _size(graph, value) == 1
+    return graph.is_constant(value) and size_of(graph, value) == 1
 
 
 def _same(graph: Graph, one: str, two: str) -> bool:
@@ -388,7 +239,7 @@ quantized_matmul = Rule(
     The weight is never written in floats, and a chip that computes in integers or in blocks reads an
     eighth to a half of the bytes. What quantizes x is taken in where only this product reads it.""",
     finds=Add(any_product, bias) | any_product,
-    marks=(*_DECODERS, "Cast", "MatMulInteger", *sorted(_CONTRIB)),
+    marks=(*DECODERS, "Cast", "MatMulInteger", *sorted(CONTRIB)),
     needs=(
         guard(weight_is_known, code="operand"),
         guard(codes_are_few_bits, code="operand"),
@@ -401,5 +252,5 @@ quantized_matmul = Rule(
     ),
     almost=lambda m, fault: fault.code == "op" and (fault.got in PASSING or bool(m.get("whole"))),
     builds=_quantized,
-    reads=("DynamicQuantizeLinear", *_DECODERS, *_ENCODERS),
+    reads=("DynamicQuantizeLinear", *DECODERS, *ENCODERS),
 )
