@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
@@ -161,6 +161,40 @@ def broadcasts(name: str, whole: str) -> Guard:
         return Wrong(m[name], f"{dims_text(small)} over {dims_text(big)}")
 
     return guard(fine, name=f"{name}_broadcasts_over_{whole}", want=f"{name} broadcasts over {whole}")
+
+
+#: Operators whose result has the axes of their widest operand.
+_BROADCASTING = frozenset(
+    ("Add Sub Mul Div Pow Max Min Where Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor Mod").split()
+)
+
+
+def widened(graph: Graph, ops: Sequence[Op]) -> Fault | None:
+    """The constant that has more axes than what it meets and than what comes from outside, so that the
+    result has its rank: a number too is a tensor, and no class gives its result the axes of a constant."""
+    for op in ops:
+        if op.kind not in _BROADCASTING:
+            continue
+        known = [v for v in op.inputs if graph.is_constant(v)]
+        if not known or len(known) == len(op.inputs):
+            continue
+        axes = _rank(graph, (v for v in op.inputs if v not in known))
+        for value in known:
+            dims = graph.dims(value)
+            if dims is None or len(dims) <= axes:
+                continue
+            made = {v for one in ops for v in one.outputs}
+            axes = max(axes, _rank(graph, (v for one in ops for v in one.inputs if v not in made)))
+            if len(dims) > axes:
+                want = f"a constant of at most {axes} axes, as what it meets"
+                return Fault("operand", value, want, f"a constant of {graph.type(value)}")
+    return None
+
+
+def _rank(graph: Graph, values: Iterable[str]) -> int:
+    """The most axes that any of these has, of those that are no constants; a vector where one is unknown."""
+    dims = [graph.dims(v) for v in values if v and not graph.is_constant(v)]
+    return max((1 if one is None else len(one) for one in dims), default=0)
 
 
 def reader_fault(graph: Graph, value: str, parts: Mapping[int, Op]) -> Fault | None:

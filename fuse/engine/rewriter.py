@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fuse import shim as chip
 from fuse.engine.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
-from fuse.guards import reader_fault
+from fuse.guards import reader_fault, widened
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
 from fuse.pattern import Pattern, all_kinds, attributes, depth_of, kinds_above, root_kinds
@@ -185,9 +185,10 @@ class Sweep:
             if wrong is not None:
                 yield Fault(guard.code, wrong.at, guard.want, wrong.got)
                 return
+        wide = None if self.compiled.rule.primitives else widened(self.graph, match.ops)
         built = self.compiled.rule.builds(match)
         for one in () if built is None else (built,) if isinstance(built, Built) else built:
-            yield fit(self.graph, match, one)
+            yield wide or fit(self.graph, match, one)
 
     def keep(self, near: Near) -> None:
         held = self.misses.get(near.root)
