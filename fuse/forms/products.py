@@ -48,6 +48,8 @@ def _product(graph: Graph, op: Op) -> Product | None:
     plain = graph.base.constants.get(weight) is not None or not _dequantized(graph, weight)
     if op.kind == "Gemm":
         bias = operand_of(op, 2)
+        if not adds_a_row(graph, op):
+            return None
         beta = a.get("beta", 1.0) if bias else 1.0
         trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), beta
         return Product(op.inputs[0], weight, bias, *trans, plain, op.outputs[0], op)
@@ -62,6 +64,16 @@ def _product(graph: Graph, op: Op) -> Product | None:
         trans = a.get("transA", 0), a.get("transB", 0), a.get("alpha", 1.0), 1.0
         return Product(op.inputs[0], weight, "", *trans, plain, op.outputs[0], op)
     return Product(op.inputs[0], weight, "", 0, 0, 1.0, 1.0, plain, op.outputs[0], op)
+
+
+def adds_a_row(graph: Graph, op: Op) -> bool:
+    """Whether what a Gemm adds is one row of its width, or nothing: a column, a number or a matrix is no
+    bias of a product."""
+    added = operand_of(op, 2)
+    dims, out = graph.dims(added) if added else (), graph.dims(op.outputs[0])
+    if not added or dims is None or not out:
+        return not added
+    return (dims[-1:] == out[-1:] and dims[:-1] in ((), (1,))) or (not dims and out[-1] == 1)
 
 
 def _contracted(equation: str) -> int | None:
@@ -90,9 +102,15 @@ def _dequantized(graph: Graph, weight: str) -> bool:
 
 
 def _almost_product(graph: Graph, op: Op) -> Almost | None:
-    """A product whose weight is a graph input of two known dims, or can be overridden."""
+    """A product whose weight is a graph input of two known dims, or can be overridden; or a Gemm that adds
+    what is no row."""
     weight = operand_of(op, 1)
     dims = graph.dims(weight)
+    if op.kind == "Gemm" and graph.is_constant(weight) and not adds_a_row(graph, op):
+        added = operand_of(op, 2)
+        found = Product(op.inputs[0], weight, added, 0, 0, 1.0, 1.0, True, op.outputs[0], op)
+        got = f"a value of {graph.type(added)}"
+        return Almost(found, "operand", added, "bias: one row of exactly the product's width", got)
     if op.kind not in ("MatMul", "Gemm") or graph.is_constant(weight) or weight in graph.base.producer:
         return None
     if dims is None or len(dims) != 2 or not all(isinstance(dim, int) for dim in dims):

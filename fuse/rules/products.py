@@ -179,9 +179,12 @@ residual = anything("residual")
 def residual_has_the_shape(m: Match) -> Wrong | None:
     """residual has exactly the dims of the product"""
     own, out = m.graph.dims(m["residual"]), m.graph.dims(m.root)
+    product = m.graph.dims(m["product"].out)
     if own is None or out is None:
         return Wrong(m["residual"], "unknown dims")
-    return None if agree(own, out) else Wrong(m["residual"], f"{dims_text(own)} beside {dims_text(out)}")
+    if agree(own, out) and (product is None or agree(product, out)):
+        return None
+    return Wrong(m["residual"], f"{dims_text(own)} beside {dims_text(product or out)}")
 
 
 def _is_residual(m: Match) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from fuse.forms.products import adds_a_row
 from fuse.ir import Graph, Op
 from fuse.match import Match
 from fuse.pattern import form_of
@@ -57,7 +58,8 @@ def roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles |
         found = Roles(**{name: given.get(name, "") for name in Roles._fields[:-2]}, out=op.outputs[0], op=op)
         # What is decoded from a value of the run is an activation: no weight, nor nearly one.
         activation = op.kind in DECODED and not _known(graph, found.codes)
-        gemm = op.kind == "Gemm" and found.bias and not graph.is_constant(found.bias)
+        row = not found.bias or (graph.is_constant(found.bias) and adds_a_row(graph, op))
+        gemm = op.kind == "Gemm" and not row
         return None if activation or gemm else found
 
     return read

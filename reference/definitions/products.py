@@ -32,7 +32,9 @@ def _laid(case: Case, y: Array, output: int = 0) -> Array:
 def _biased(case: Case, x: Array, weight: Array, bias: Array | None) -> Array:
     """alpha x weight + beta bias, its rows as x has them."""
     y = case["alpha"] * _product(x, weight, case["trans_x"], case["trans_weight"])
-    return y if bias is None else np.asarray(y + case["beta"] * _row(bias, y.shape[-1]))
+    if bias is None or not case["beta"]:
+        return np.asarray(y)
+    return np.asarray(y + case["beta"] * _row(bias, y.shape[-1]))
 
 
 def _row(bias: Array, width: int) -> Array:
