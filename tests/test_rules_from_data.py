@@ -192,6 +192,10 @@ BROKEN: dict[tuple[str, str], Callable[[], onnx.ModelProto]] = {
     ("attention", "floor_stands_above_masks"): lambda: inserted(
         changed("attention", "~scores=10"), "Add", "Softmax", np.zeros((5, 5), np.float32)
     ),
+    ("attention", "masks_lie_over_the_scores"): lambda: changed(
+        "attention", "~scores=9", dims={"mask": (1, 1, 1, 5, 7)}
+    ),
+    ("attention", "softmax_runs_over_the_keys"): lambda: turned_back(),
     ("attention", "products_fit"): lambda: changed("attention", dims={"k": (3, 8, 7)}),
     ("attention", "scale_stands_below_masks"): lambda: inserted(
         changed("attention", "~scores=9"), "Mul", "Softmax", np.array(0.5, np.float32)
@@ -266,6 +270,15 @@ def sums_beside_lanes() -> onnx.ModelProto:
 
 def tables_of_each_batch() -> onnx.ModelProto:
     return changed("rope", made={"cos": lambda g, path: g.input("cos", (1, 2, 3, 5, 4))})
+
+
+def turned_back() -> onnx.ModelProto:
+    """A softmax over the last axis but one, of scores that are not turned after it."""
+    model = changed("attention")
+    node = next(node for node in model.graph.node if node.op_type == "Softmax")
+    del node.attribute[:]
+    node.attribute.append(helper.make_attribute("axis", -2))
+    return model
 
 
 def sink_left() -> onnx.ModelProto:

@@ -10,7 +10,7 @@ from fuse.match import Match, Matcher, Taken, below, best_of, compile_pattern
 from fuse.match.nodes import node
 from fuse.match.plausible import PASSING, substitutes, too_many
 from fuse.pattern import COMMUTATIVE, Alternatives, Form, Node, Pattern, Star, root_kinds
-from fuse.types import Expr
+from fuse.types import Expr, spans
 
 
 def _form(pattern: Form, path: str, shared: frozenset[int]) -> Matcher:
@@ -121,9 +121,10 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
         def match(m: Match, value: str) -> bool:
             before, ops, fault = m.bound, len(m.ops), m.fault
             m.hole = ""
-            if not step.matcher(m, value) or (
-                step.name not in resizes and not keeps_size(m.graph, value, m.hole)
-            ):
+            if not step.matcher(m, value):
+                return False
+            widens = step.name not in resizes and not keeps_size(m.graph, value, m.hole)
+            if widens and not (m.budget and wider(m, value, step)):
                 return False
             own = m.ops[ops:]
             wrong = m.fault if m.fault is not fault else None
@@ -136,6 +137,17 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
             return walk(depth + 1)(m, m.hole)
 
         return match
+
+    def wider(m: Match, value: str, step: _Step) -> bool:
+        """Go on over an operand that does not broadcast over what it stands beside, but widens it."""
+        op, graph = m.graph.producer(value), m.graph
+        whole = graph.dims(m.hole)
+        if op is None or step.operands < 2 or whole is None:
+            return False
+        dims = {v: graph.dims(v) for v in op.inputs if v and v != m.hole}
+        odd = next((v for v, d in dims.items() if d is not None and not spans(d, whole)), "")
+        want = f"what broadcasts over {graph.type(m.hole)}"
+        return bool(odd) and m.spend("operand", odd, want, str(graph.type(odd)), path)
 
     def pass_over(depth: int) -> Matcher:
         """One operator too many on the way."""

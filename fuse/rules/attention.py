@@ -58,8 +58,10 @@ from fuse.rules.attention_guards import (
     caps_agree,
     factor_is_of_unit_vectors,
     floor_stands_above_masks,
+    masks_lie_over_the_scores,
     scale_stands_below_masks,
     sink_is_cut_off,
+    softmax_runs_over_the_keys,
     zeroed_where_dropped,
 )
 from fuse.rules.attention_masks import (
@@ -309,7 +311,9 @@ attention = Rule(
     needs=(
         casts_to_float("scores"),
         casts_to_float("probabilities"),
+        guard(masks_lie_over_the_scores, code="operand"),
         guard(products_fit),
+        guard(softmax_runs_over_the_keys, code="attribute"),
         guard(scale_stands_below_masks),
         guard(factor_is_of_unit_vectors, code="operand"),
         guard(floor_stands_above_masks),

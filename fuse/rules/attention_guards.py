@@ -13,6 +13,33 @@ from fuse.types import add
 INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink"})
 
 
+def softmax_runs_over_the_keys(m: Match) -> Wrong | None:
+    """the softmax runs over the keys of each row"""
+    turns = [step for step in m.taken("probabilities") if step.step == "turn"]
+    columns = m.get("columns")
+    if bool(columns) == bool(len(turns) % 2):
+        return None
+    return Wrong(columns.out, "axis=-2") if columns else Wrong(turns[0].value, "exchanged after it")
+
+
+def masks_lie_over_the_scores(m: Match) -> Wrong | None:
+    """a mask has at most the axes of the scores"""
+    graph = m.graph
+    for step in m.taken("scores"):
+        masks = [step.bound[name] for name in _MASKS.get(step.step, ()) if name in step.bound]
+        op = graph.producer(step.value) if masks else None
+        over = [graph.dims(v) for v in op.inputs if v not in masks] if op is not None else []
+        for mask in masks:
+            dims, axes = graph.dims(mask), min((len(d) for d in over if d is not None), default=0)
+            if dims is not None and None not in over and over and len(dims) > axes:
+                return Wrong(mask, f"{dims_text(dims)} over {axes} axes")
+    return None
+
+
+#: Steps of the scores -> the operands that mask them.
+_MASKS = {"add": ("mask",), "keep": ("keep", "fill"), "drop": ("drop", "fill")}
+
+
 def scale_stands_below_masks(m: Match) -> Wrong | None:
     """every scalar factor of the scores stands below the masks"""
     inner: list[Taken] = []

@@ -111,7 +111,8 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
             scores = np.where(mask.astype(np.bool_) == (entry == "keep"), scores, float(next(fills)))
         else:
             raise FuseError(f"a mask entry is add, keep, drop, cap, divide or multiply, got {entry!r}")
-        scores = scores.reshape(plain)
+        if layout or scores.ndim != len(plain):  # else a mask of more batches than q has widened them
+            scores = scores.reshape(plain)
     return scores
 
 
@@ -143,6 +144,8 @@ def shares(scores: Array, empty_rows: str, empty_at: float = 0.0) -> Array:
     """
     if empty_rows not in ("nan", "zero", "average"):
         raise FuseError(f"empty_rows is nan, zero or average, got {empty_rows!r}")
+    if not scores.shape[-1]:  # no keys at all: nothing has a share
+        return scores
     top = scores.max(axis=-1, keepdims=True)
     powers = np.exp(scores - top)
     found = powers / powers.sum(axis=-1, keepdims=True)
