@@ -64,8 +64,12 @@ def _axes(graph: Graph, op: Op) -> Any:
         axes = graph.content(op.inputs[at])
         if axes is None or not all(isinstance(axis, int) for axis in axes):
             return UNKNOWN_ATTRIBUTE
-    if axes is None:
-        return "all"
+    if not axes:
+        if op.attrs.get("noop_with_empty_axes"):
+            return "none"
+        dims = graph.dims(op.inputs[0])
+        # All axes of a vector are its last one; of a squeeze they are those of one element.
+        return -1 if dims is not None and len(dims) == 1 and op.kind.startswith("Reduce") else "all"
     if op.kind == "Unsqueeze":
         dims = graph.dims(op.outputs[0])
         axes = tuple(-1 if dims is not None and axis == len(dims) - 1 else axis for axis in axes)

@@ -13,7 +13,9 @@ from fuse.pattern import ANY, COMMUTATIVE, LAST, Anything, Constant, Node, Star,
 
 
 def show_attribute(name: str, value: Any) -> str:
-    return f"{name}={value!r}" if isinstance(value, str) and value != "all" else f"{name}={value}"
+    return (
+        f"{name}={value!r}" if isinstance(value, str) and value not in ("all", "none") else f"{name}={value}"
+    )
 
 
 def attribute_fits(m: Match, op: Op, name: str, want: Any) -> bool:

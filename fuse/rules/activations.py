@@ -15,7 +15,9 @@ from fuse.pattern import (
     Max,
     Min,
     Mul,
+    Neg,
     Sigmoid,
+    Sub,
     Tanh,
     anything,
     constant,
@@ -39,6 +41,12 @@ TANH_SCALE = math.sqrt(2 / math.pi)
 CUBIC = 0.044715
 
 erf = Erf(times(x, constant=INVERSE_ROOT_TWO))
+#: The same of minus x: one less it is the complement of erf, which JAX's own form has.
+minus_erf = Erf(
+    times(x, constant=-INVERSE_ROOT_TWO)
+    | times(Neg(x), constant=INVERSE_ROOT_TWO)
+    | Neg(times(x, constant=INVERSE_ROOT_TWO))
+)
 half = anything("half")
 
 gelu = Rule(
@@ -50,6 +58,7 @@ gelu = Rule(
         times(Add(erf, constant(1)), x, constant=0.5)
         | times(Add(times(erf, constant=0.5), constant(0.5)), x)
         | Add(Mul(erf, half), half)
+        | times(Sub(constant(1), minus_erf), x, constant=0.5)
     ),
     marks=("Erf",),
     hints=other_than("Erf"),

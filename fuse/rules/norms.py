@@ -30,6 +30,7 @@ from fuse.pattern import (
     Reshape,
     Sqrt,
     Sub,
+    Unsqueeze,
     anything,
     constant,
     form,
@@ -62,8 +63,12 @@ def squared(value: Pattern) -> Pattern:
 
 
 def mean_of_rows(value: Pattern) -> Pattern:
-    """The mean along the last axis, which stays; TensorFlow's converter pools it."""
-    return ReduceMean(value, axes=LAST, keepdims=1) | form(pooled, "pooled", x=value)
+    """The mean along the last axis, which stays or is put back; TensorFlow's converter pools it."""
+    return (
+        ReduceMean(value, axes=LAST, keepdims=1)
+        | Unsqueeze(ReduceMean(value, axes=LAST, keepdims=0), axes=LAST)
+        | form(pooled, "pooled", x=value)
+    )
 
 
 def root_of(variance: Pattern) -> Pattern:
