@@ -125,7 +125,11 @@ class _Writer:
         self, name: str, tensor: Tensor, dense: list[onnx.TensorProto], target: onnx.GraphProto
     ) -> None:
         if isinstance(tensor.proto, onnx.SparseTensorProto):
-            target.sparse_initializer.append(sparse(name, tensor.proto))
+            made = sparse(name, tensor.proto)
+            if tensor.name.rpartition(":")[2] == tensor.proto.values.name:
+                target.sparse_initializer.append(made)
+            else:  # onnx's own inference holds that an initializer which is sparse is no tensor; a node's is
+                target.node.insert(0, helper.make_node("Constant", [], [name], sparse_value=made))
         else:
             dense.append(self._place(name, tensor))
 
@@ -172,8 +176,10 @@ class _Writer:
                 continue
             members = sorted(leaves(op), key=_slot)
             # A function's body sees no value around it, but an If's branches read them by name. A name
-            # for parts of a value is the operator that copies them: onnx has no other form for it.
-            plain = not op.parts or aliases(op) or any(leaf.slot in owners for leaf in members)
+            # for parts of a value is the operator that copies them: onnx has no other form for it. And in
+            # the body of a SequenceMap, a function itself, onnxruntime puts a call's operators out of order.
+            plain = not op.parts or aliases(op) or scope.mapped
+            plain = plain or any(leaf.slot in owners for leaf in members)
             if plain:
                 for leaf in members:
                     yield from self._leaf(leaf, scope, shapes)
@@ -202,7 +208,8 @@ class _Writer:
                 original = next(a.g for a in node.attribute if a.name == attribute.name)
                 attribute.g.Clear()
                 slot = scope.graph.into[op.slot]
-                body = Scope(bodies[attribute.name], self.names, scope, slot)
+                mapped = op.kind == "SequenceMap"
+                body = Scope(bodies[attribute.name], self.names, scope, slot, mapped)
                 attribute.g.initializer.extend(self.graph(body, original, attribute.g))
         return (changed,)
 

@@ -46,11 +46,15 @@ class Names:
 class Scope:
     """The names of one graph. `read` collects its constants in the order they are first read.
 
-    outer: the scope around a body. owner: the slot that the op with the body now has there.
+    outer: the scope around a body. owner: the slot that the op with the body now has there. mapped: it is
+    the body of a SequenceMap, or in one.
     """
 
-    def __init__(self, graph: Graph, names: Names, outer: Scope | None = None, owner: int = -1) -> None:
+    def __init__(
+        self, graph: Graph, names: Names, outer: Scope | None = None, owner: int = -1, mapped: bool = False
+    ) -> None:
         self.graph, self.names, self.outer, self._owner_slot = graph, names, outer, owner
+        self.mapped: bool = mapped or (outer is not None and outer.mapped)
         self.read: dict[str, str] = {}
         self._prefix = graph.base.prefix
         self._inputs = frozenset(graph.base.inputs)
