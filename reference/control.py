@@ -1,4 +1,4 @@
-"""If, Loop and Scan: operators that run a body graph. A body reads outer values by their paths."""
+"""Operators that run a body graph: If, Loop, Scan, SequenceMap. A body reads outer values by their paths."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from fuse.ir import Graph, Op
 from fuse.types import FuseError
-from reference.ops.call import Array, Value
+from reference.ops.call import NUMPY, Array, Value
 
 if TYPE_CHECKING:
     from reference.eval import Run, Scope
 
-KINDS = frozenset({"If", "Loop", "Scan"})
+KINDS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 #: Before this opset a Scan had a batch axis.
 _SCAN_WITHOUT_BATCH = 9
 
@@ -27,6 +27,8 @@ def run(how: Run, op: Op, scope: Scope) -> tuple[Value, ...]:
         return tuple(_body(how, chosen, (), scope))
     if op.kind == "Loop":
         return _loop(how, op, operands, scope)
+    if op.kind == "SequenceMap":
+        return _mapped(how, op, operands, scope)
     if how.graph.base.model.opsets.get("", _SCAN_WITHOUT_BATCH) < _SCAN_WITHOUT_BATCH:
         raise FuseError(f"no implementation for ai.onnx Scan before opset 9 at {op.path}")
     return _scan(how, op, operands, scope)
@@ -54,11 +56,30 @@ def _loop(how: Run, op: Op, operands: list[Value], scope: Scope) -> tuple[Value,
         for rows, row in zip(gathered, scanned, strict=True):
             rows.append(row)
         at += 1
-    return (*carried, *(_stacked(rows, 0) for rows in gathered))
+    made = body.outputs[1 + len(carried) :]
+    return (*carried, *(_stacked(rows, 0, body, v) for rows, v in zip(gathered, made, strict=True)))
 
 
-def _stacked(rows: list[Value], axis: int) -> Array:
-    return np.stack(rows, axis=axis) if rows else np.zeros((0,), np.float32)
+def _stacked(rows: list[Value], axis: int, body: Graph, value: str) -> Array:
+    """Rows joined along a new axis; of none only the type is known that each would have, 0 where a dim
+    is not."""
+    if rows:
+        return np.stack(rows, axis=axis)
+    dtype, dims = body.type(value)
+    sizes = [dim if isinstance(dim, int) else 0 for dim in dims or ()]
+    at = axis % (len(sizes) + 1)
+    return np.zeros((*sizes[:at], 0, *sizes[at:]), NUMPY.get(dtype, np.float32))
+
+
+def _mapped(how: Run, op: Op, operands: list[Value], scope: Scope) -> tuple[Value, ...]:
+    """The body on each element of the first sequence, beside those of others and tensors as they are."""
+    body = op.bodies["body"]
+    made: list[list[Value]] = [[] for _ in body.outputs]
+    for at in range(len(operands[0])):
+        each = [one[at] if isinstance(one, list) else one for one in operands]
+        for kept, result in zip(made, _body(how, body, each, scope), strict=True):
+            kept.append(result)
+    return tuple(made)
 
 
 def _scan(how: Run, op: Op, operands: list[Value], scope: Scope) -> tuple[Value, ...]:
@@ -83,4 +104,8 @@ def _scan(how: Run, op: Op, operands: list[Value], scope: Scope) -> tuple[Value,
         for kept, row in zip(gathered, results[len(states) :], strict=True):
             kept.append(row)
     turned = (rows[::-1] if back else rows for rows, back in zip(gathered, out_backward, strict=True))
-    return (*states, *(_stacked(rows, axis) for rows, axis in zip(turned, out_axes, strict=True)))
+    made = body.outputs[len(states) :]
+    return (
+        *states,
+        *(_stacked(rows, axis, body, v) for rows, axis, v in zip(turned, out_axes, made, strict=True)),
+    )

@@ -54,7 +54,8 @@ def convolve(case: Case, x: Array, weight: Array) -> Array:
         where = tuple(
             slice(at * gap, at * gap + (n - 1) * stride + 1, stride) for at, stride, gap, n in steps
         )
-        part = padded[(slice(None), slice(None), *where)].reshape(batch, groups, weight.shape[1], -1)
+        part = padded[(slice(None), slice(None), *where)]
+        part = part.reshape(batch, groups, weight.shape[1], total.shape[-1])
         total += np.matmul(filters[..., number], part)
     return total.reshape(batch, outputs, *space)
 

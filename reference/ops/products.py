@@ -37,7 +37,7 @@ def gemm_product(call: Call, a: Array, b: Array, c: Array | None = None) -> Arra
     alpha, beta = float(call.get("alpha", 1.0)), float(call.get("beta", 1.0))
     if alpha != 1.0:
         y = y * y.dtype.type(alpha)
-    if c is not None:
+    if c is not None and beta:  # what is taken nought times is not read: it may be no number
         y = y + (summed(c) if beta == 1.0 else summed(c) * y.dtype.type(beta))
     return np.asarray(y)
 
@@ -116,6 +116,58 @@ def conv(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
     return np.asarray(conv_product(call, x, w, b), x.dtype)
 
 
+def conv_transpose(call: Call, x: Array, w: Array, b: Array | None = None) -> Array:
+    """The transposed convolution. x [N, C, *space], w [C, M/group, *kernel].
+
+    Each element of x lays a kernel over the output: its taps one after another, each `stride` apart.
+    """
+    kernel, rank, groups = w.shape[2:], x.ndim - 2, int(call.get("group", 1))
+    strides = ints(call.get("strides")) or (1,) * rank
+    dilations = ints(call.get("dilations")) or (1,) * rank
+    extra = ints(call.get("output_padding")) or (0,) * rank
+    whole = [
+        (n - 1) * s + (k - 1) * d + 1 + e
+        for n, k, s, d, e in zip(x.shape[2:], kernel, strides, dilations, extra, strict=True)
+    ]
+    pads = _transposed_pads(call, x.shape[2:], whole, strides)
+    y = np.zeros((x.shape[0], groups, w.shape[1], *whole), summed(x).dtype)
+    rows = summed(x).reshape(x.shape[0], groups, x.shape[1] // groups, -1)
+    taps = summed(w).reshape(groups, x.shape[1] // groups, w.shape[1], *kernel)
+    for tap in np.ndindex(*kernel):
+        place: Any = (..., *tap)
+        at: Any = (
+            ...,
+            *(
+                slice(t * d, t * d + (n - 1) * s + 1, s)
+                for t, d, n, s in zip(tap, dilations, x.shape[2:], strides, strict=True)
+            ),
+        )
+        y[at] += (taps[place].swapaxes(1, 2) @ rows).reshape(*y.shape[:3], *x.shape[2:])
+    y = y.reshape(x.shape[0], -1, *whole)
+    y = np.pad(y, [(0, 0), (0, 0), *((max(0, -before), max(0, -after)) for before, after in pads)])
+    kept: Any = (slice(max(0, b), n - max(0, a)) for (b, a), n in zip(pads, y.shape[2:], strict=True))
+    y = y[(..., *kept)]
+    return np.asarray(y if b is None else y + summed(b).reshape(1, -1, *(1,) * rank), x.dtype)
+
+
+def _transposed_pads(
+    call: Call, sizes: tuple[int, ...], whole: list[int], strides: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """What is cut off before and after each spatial axis; below zero where zeros are added."""
+    auto, wanted = call.get("auto_pad", "NOTSET"), ints(call.get("output_shape"))[-len(sizes) :]
+    if not wanted and str(auto).startswith("SAME"):
+        wanted = tuple(n * s for n, s in zip(sizes, strides, strict=True))
+    if not wanted:
+        pads = ints(call.get("pads")) if auto in ("NOTSET", "") else ()
+        return list(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True)) or [(0, 0)] * len(sizes)
+    found = []
+    for have, want in zip(whole, wanted, strict=True):
+        small = (have - want) // 2 if have > want else 0
+        rest = have - want - small
+        found.append((small, rest) if auto == "SAME_UPPER" or have < want else (rest, small))
+    return found
+
+
 class _Pool(NamedTuple):
     """Windows of a pool: its padding before and after each axis, and what a last window overhangs that."""
 
@@ -174,6 +226,6 @@ def global_pool(function: Any) -> Implementation:
 
 
 PRODUCTS: Mapping[str, Implementation] = {
-    "MatMul": matmul, "Gemm": gemm, "Einsum": einsum, "Conv": conv,
+    "MatMul": matmul, "Gemm": gemm, "Einsum": einsum, "Conv": conv, "ConvTranspose": conv_transpose,
     "GlobalAveragePool": global_pool(np.mean), "GlobalMaxPool": global_pool(np.max),
 }  # fmt: skip

@@ -17,9 +17,9 @@ def _reduce(function: Callable[..., Any]) -> Implementation:
 
     def run(call: Call, x: Array, axes: Array | None = None) -> Array:
         which = axes_of(call, axes)
-        if not which and call.get("noop_with_empty_axes", 0):
-            return x
         over = tuple(axis % x.ndim for axis in which) if which and x.ndim else None
+        if not which and call.get("noop_with_empty_axes", 0):
+            over = ()  # nothing is summed, but squares and logarithms are taken
         return np.asarray(function(wide(x), axis=over, keepdims=bool(call.get("keepdims", 1))), x.dtype)
 
     return run

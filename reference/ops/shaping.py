@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -179,7 +180,12 @@ def pad(
 
 
 def range_(call: Call, start: Array, limit: Array, delta: Array) -> Array:
-    return np.arange(start.reshape(-1)[0], limit.reshape(-1)[0], delta.reshape(-1)[0], dtype=start.dtype)
+    first, last, step = (one.reshape(-1)[0] for one in (start, limit, delta))
+    if start.dtype.kind in "iu":
+        return np.arange(first, last, step, dtype=start.dtype)
+    # How many there are is counted in f64, as runtimes do: in a narrower type the last may be lost.
+    count = max(math.ceil((float(last) - float(first)) / float(step)), 0)
+    return np.asarray(first + np.arange(count).astype(start.dtype) * step, start.dtype)
 
 
 def trilu(call: Call, x: Array, k: Array | None = None) -> Array:
@@ -214,7 +220,14 @@ def dropout(call: Call, x: Array, *_: Array | None) -> tuple[Array, Array]:
     return x, np.ones(x.shape, np.bool_)
 
 
+# An optional is held as what it holds, or None.
+OPTIONAL: Mapping[str, Implementation] = {
+    "Optional": lambda call, held=None: held, "OptionalGetElement": lambda call, held: held,
+    "OptionalHasElement": lambda call, held=None: np.asarray(held is not None),
+}  # fmt: skip
+
 SHAPING: Mapping[str, Implementation] = {
+    **OPTIONAL,
     "Reshape": reshape, "Transpose": transpose, "Squeeze": squeeze, "Unsqueeze": unsqueeze,
     "Flatten": flatten,
     "Concat": concat, "Split": split, "Slice": slice_, "Gather": gather, "GatherElements": gather_elements,
