@@ -192,6 +192,12 @@ def plain_norm(grower: Grower, path: str, operands: dict[str, str]) -> str:
     return grower.node("LayerNormalization", grower.input("x", (2, 3, 4)), ones, epsilon=1e-3)
 
 
+def one_plus_a_row(grower: Grower, path: str) -> str:
+    """One plus a row of each batch, under the axes of what it scales."""
+    more = grower.node("Add", grower.input("rows", (2, 4)), grower.array(np.ones((), np.float32), "one"))
+    return grower.node("Unsqueeze", more, grower.array(np.array([1], np.int64), "axes"))
+
+
 def gate_of_z(grower: Grower, path: str, operands: dict[str, str]) -> str:
     return grower.node("Swish", grower.input("z", (2, 3, 4)))
 
@@ -274,7 +280,9 @@ SEEDS: dict[str, Seeds] = {
     "rope_kv_append": Seeds(forms={"append": joined_to_a_cache, "rope": rotary_embedding}),
     "qk_norm_rope_kv_append": Seeds(forms={"append": joined_to_a_cache, "normed": normed_and_rotated}),
     "ada_norm": Seeds(
-        dims={"scale": (2, 1, 4), "shift": (2, 1, 4)}, forms={"norm": plain_norm}, made={}, default=(2, 3, 4)
+        dims={"scale": (2, 1, 4), "shift": (2, 1, 4)},
+        forms={"norm": plain_norm},
+        made={"factor": one_plus_a_row},
     ),
     "gated_norm": Seeds(dims={"z": (2, 3, 4)}, forms={"act": gate_of_z}, skip=frozenset({"cast"})),
     "gated_residual": Seeds(dims={"x": (2, 3, 4), "y": (2, 3, 4)}, made={"gate": one_row}),

@@ -36,17 +36,23 @@ def modulated(
     residual: bool = False,
     dims: tuple[int, ...] = (B, 1, W),
     seed: int = 0,
+    turned: bool = False,
+    shifted: bool = True,
 ) -> ModelProto:
+    """turned: one is added to the scale before it is put under the axes of x. shifted: there is a shift."""
     g = Building(dtype, seed=seed)
-    x, scale, shift = g.input("x", B, S, W), g.input("scale", *dims), g.input("shift", *dims)
+    x, scale = g.input("x", B, S, W), g.input("scale", *((B, W) if turned else dims))
     if residual:
         x = g.op("Add", x, g.input("residual", B, S, W))
     y = rms(g, x) if norm == "rms" else layer_norm(g, x, norm)
-    if factored:
+    if turned:
+        y = g.op("Mul", y, g.op("Unsqueeze", g.op("Add", scale, g.constant(1.0)), g.ints(1)))
+    elif factored:
         y = g.op("Mul", y, g.op("Add", scale, g.constant(1.0)))
     else:
         y = g.op("Add", y, g.op("Mul", y, scale))
-    y = g.op("Add", shift, y)
+    if shifted:
+        y = g.op("Add", g.input("shift", *dims), y)
     return g.model(y, g.op("Neg", x)) if residual else g.model(y)
 
 
@@ -63,13 +69,47 @@ def test_ada_norm_agrees_with_its_definition(
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ({"norm": "twos"}, "operand"),
         ({"dims": (B, S, W)}, "guard:scale_and_shift_are_rows_of_each_batch"),
         ({"dims": (S, 1)}, "guard:scale_and_shift_are_rows_of_each_batch"),
     ],
 )
 def test_what_is_no_ada_norm(changed: dict[str, Any], code: str) -> None:
     assert codes(modulated(**changed), "ada_norm") == {code}
+
+
+@drawn(
+    st.integers(0, 99),
+    DTYPE,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["ones", "twos", "rms"]),
+    st.booleans(),
+)
+def test_other_spellings_of_an_ada_norm(
+    seed: int, dtype: Any, turned: bool, shifted: bool, norm: str, residual: bool
+) -> None:
+    """Without a shift, over a norm with a weight of its own, one added to the scale before it is turned."""
+    model = modulated(dtype, True, norm, residual, turned=turned, shifted=shifted, seed=seed)
+    op = fired(model, "ada_norm", seed)
+    assert (bool(op.inputs[2]), bool(op.inputs[4])) == (shifted, norm == "twos")
+    assert op.attrs.get("scale_offset", 1.0) == (0.0 if turned else 1.0)
+
+
+def test_a_weight_at_run_time_is_no_scale() -> None:
+    """One plus a row that all batches share is the weight of the norm itself."""
+    assert not optimized(modulated(norm="rms", dims=(W,), shifted=False)).report.fired("ada_norm")
+
+
+def test_a_gated_branch_before_a_weighted_adaptive_norm() -> None:
+    g = Building(np.float32)
+    rows = g.op("Gemm", g.input("condition", B, W), g.weight(3 * W, W, about=0), g.weight(3 * W), transB=1)
+    shift, scale, gate = (
+        g.op("Unsqueeze", row, g.ints(1)) for row in g.op("Split", rows, outputs=3, axis=1, num_outputs=3)
+    )
+    x = g.op("Add", g.input("x", B, S, W), g.op("Mul", gate, g.op("Neg", g.input("y", B, S, W))))
+    y = g.op("Mul", layer_norm(g, x, "twos"), g.op("Add", scale, g.constant(1.0)))
+    report = optimized(g.model(g.op("Add", y, shift), g.op("Neg", x))).report
+    assert (len(report.fired("gated_residual")), len(report.fired("ada_norm"))) == (1, 1), report
 
 
 def block(dtype: Any = np.float32, seed: int = 0) -> ModelProto:

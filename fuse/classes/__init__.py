@@ -250,11 +250,12 @@ CLASSES: dict[str, FusedClass] = {
         ),
         declare(
             "ada_norm",
-            "x scale shift residual",
+            "x scale shift residual weight bias",
             "the norm of x (plus a residual), times one plus scale, plus shift; the sum is written on where "
             "read",
             "y sum",
-            _NORM,
+            _NORM
+            | {"scale_offset": Attr(1.0, "added to scale before it scales (0.0: scale is the whole factor)")},
         ),
         declare("gated_residual", "x gate y", "x plus gate times y, the gate one row for many of y"),
         declare(

@@ -53,13 +53,30 @@ def gated_branch(graph: Graph, value: str) -> Branch | None:
     return None
 
 
+#: What puts a row under the axes of what it scales.
+_TURNS = frozenset({"Unsqueeze", "Reshape", "Squeeze"})
+
+
+def one_plus(graph: Graph, value: str) -> bool:
+    """Whether a run-time value is one plus another, then perhaps put under other axes."""
+    op = graph.producer(value)
+    while op is not None and op.kind in _TURNS:
+        op = graph.producer(op.inputs[0])
+    if op is None or op.kind != "Add" or graph.is_constant(op.outputs[0]):
+        return False
+    return any(graph.scalar(operand) == 1 for operand in op.inputs)
+
+
 def is_modulated(graph: Graph, value: str) -> bool:
     """Whether a value is scaled by one plus a narrower run-time value: the norm of an adaptive layer."""
-    for slot in graph.readers(value):
-        op = graph.slots[slot]
-        if op is None or op.kind != "Mul":
+    readers = [op for slot in graph.readers(value) if (op := graph.slots[slot]) is not None]
+    for op in readers:
+        if op.kind != "Mul":
             continue
         other = next((v for v in op.inputs if v != value), value)
-        if not graph.is_constant(other) and narrower(graph.dims(other), graph.dims(value)):
+        if graph.is_constant(other) or not narrower(graph.dims(other), graph.dims(value)):
+            continue
+        again = any(add.kind == "Add" and op.outputs[0] in add.inputs for add in readers)
+        if again or one_plus(graph, other):
             return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuse import forms
-from fuse.forms.modulations import affine_operand, gated_branch, narrower
+from fuse.forms.modulations import affine_operand, gated_branch, narrower, one_plus
 from fuse.guards import agree, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
@@ -14,7 +14,7 @@ from fuse.pattern import HOLE, Add, Cast, Mul, anything, constant, form, form_of
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.norm_composites import norm_attrs
 
-scale, shift = anything("scale"), anything("shift")
+scale, factor, shift = anything("scale"), anything("factor"), anything("shift")
 
 
 @form_of(*(forms.norm.kinds | forms.add_norm.kinds))
@@ -24,47 +24,68 @@ def _any_norm(graph: Graph, op: Op) -> Any:
 
 
 norm = form(_any_norm, "norm")
+scaled = Mul(norm, Add(scale, constant(1)))
+#: One plus the scale was put under the axes of the norm, or is read by several norms.
+scaled_whole = Mul(norm, factor)
 
 
-def norm_is_affine_free(m: Match) -> Wrong | None:
-    """the norm has no weight and no bias of its own, or ones and zeros"""
-    value = affine_operand(m.graph, m["norm"])
-    return Wrong(value, "a weight that is not one everywhere") if value else None
+def _rows(m: Match) -> list[str]:
+    return [m[name] for name in ("scale", "factor", "shift") if m.get(name)]
 
 
 def scale_and_shift_are_rows_of_each_batch(m: Match) -> Wrong | None:
     """scale and shift are one row for all rows of a batch"""
     whole = m.graph.dims(m["norm"].out)
-    for name in ("scale", "shift"):
-        dims = m.graph.dims(m[name])
+    for value in _rows(m):
+        dims = m.graph.dims(value)
         if not narrower(dims, whole) and not (whole is not None and len(whole) == 2 and dims == whole):
-            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
+            return Wrong(value, f"{dims_text(dims)} beside {dims_text(whole)}")
         if dims is not None and any(dim != 1 for dim in dims[1:-1]):
-            return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
+            return Wrong(value, f"{dims_text(dims)} beside {dims_text(whole)}")
     return None
 
 
+def _is_scaled_so(m: Match) -> bool:
+    """Whether what scales is one plus a run-time value, and no weight or gate; without a shift, a row of
+    each batch."""
+    graph, by = m.graph, m.get("scale") or m["factor"]
+    if not m.get("shift") and len(graph.dims(by) or ()) < 2:
+        return False
+    return one_plus(graph, by) if m.get("factor") else not graph.is_constant(by)
+
+
 def _ada_norm(m: Match) -> Built | None:
-    found = m["norm"]
-    if m.graph.is_constant(m["scale"]) or (isinstance(found, forms.AddNorm) and found.add_bias):
+    found, graph = m["norm"], m.graph
+    added = isinstance(found, forms.AddNorm)
+    if (added and found.add_bias) or not _is_scaled_so(m):
         return None
-    attrs = {name: value for name, value in norm_attrs(found).items() if name != "offset"}
-    residual = found.residual if isinstance(found, forms.AddNorm) else ""
-    total = found.total if isinstance(found, forms.AddNorm) else ""
-    return Built("ada_norm", (found.x, m["scale"], m["shift"], residual), attrs, outputs=(m.root, total))
+    attrs = norm_attrs(found)
+    weight, bias = found.weight, found.bias
+    if not affine_operand(graph, found):
+        weight = bias = ""
+    if not weight:
+        attrs.pop("offset", None)
+    if m.get("factor"):
+        attrs["scale_offset"] = 0.0
+    operands = (
+        found.x, m.get("scale") or m["factor"], m.get("shift"), found.residual if added else "", weight, bias
+    )  # fmt: skip
+    return Built("ada_norm", operands, attrs, outputs=(m.root, found.total if added else ""))
 
 
 ada_norm = Rule(
     "ada_norm",
-    """an affine-free norm times one plus a scale, plus a shift, both made of a condition
+    """a norm times one plus a scale, plus a shift, both made of a condition
 
-    Four kernels become one: diffusion transformers norm every branch so.""",
-    finds=Add(Mul(norm, Add(scale, constant(1))), shift) | Add(Add(norm, Mul(norm, scale)), shift),
+    Four kernels become one: diffusion transformers norm every branch so, some without a shift.""",
+    finds=Add(scaled, shift)
+    | Add(Add(norm, Mul(norm, scale)), shift)
+    | Add(scaled_whole, shift)
+    | scaled
+    | scaled_whole,
     marks=tuple(sorted(_any_norm.kinds)),
-    needs=(
-        guard(norm_is_affine_free, code="operand"),
-        guard(scale_and_shift_are_rows_of_each_batch),
-    ),
+    needs=(guard(scale_and_shift_are_rows_of_each_batch),),
+    place=_is_scaled_so,
     builds=_ada_norm,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fuse import forms
-from fuse.forms.modulations import affine_operand, gated_branch, is_modulated
+from fuse.forms.modulations import gated_branch, is_modulated
 from fuse.guards import agree, dims_text, regroups_rows, squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
@@ -143,7 +143,7 @@ def _is_adaptive(graph: Graph, m: Match) -> bool:
     """Whether a gated branch joins the stream before an adaptive norm: gated_residual and ada_norm take
     all of it, where add_norm would leave gate, scale and shift alone."""
     norm = m["norm"]
-    if affine_operand(graph, norm) or not is_modulated(graph, norm.out):
+    if not is_modulated(graph, norm.out):
         return False
     branches = (gated_branch(graph, value) for value in _addends(m))
     return any(branch is not None and not graph.is_constant(branch.gate) for branch in branches)

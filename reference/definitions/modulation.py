@@ -19,10 +19,19 @@ def _sum(x: Array, residual: Array | None) -> Array:
     return exact(x) if residual is None else np.asarray(exact(x) + exact(residual))
 
 
-def ada_norm(case: Case, x: Array, scale: Array, shift: Array, residual: Array | None) -> tuple[Array, Array]:
+def ada_norm(
+    case: Case,
+    x: Array,
+    scale: Array,
+    shift: Array | None,
+    residual: Array | None,
+    weight: Array | None,
+    bias: Array | None,
+) -> tuple[Array, Array]:
     """The norm of x + residual, times 1 + scale, plus shift; and that sum."""
     total = _sum(x, residual)
-    return _normed(case, total, None, None) * (1 + exact(scale)) + exact(shift), total
+    scaled = _normed(case, total, weight, bias) * (case["scale_offset"] + exact(scale))
+    return scaled if shift is None else scaled + exact(shift), total
 
 
 def gated_residual(case: Case, x: Array, gate: Array, y: Array) -> Array:
