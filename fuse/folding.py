@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fuse.ir import Content, Graph, Op, Tensor, captures
+from fuse.tables import RANDOM
 from fuse.types import BITS, UNKNOWN, Expr, Type
 
 #: Element type -> numpy's name of it; the others are in ml_dtypes.
@@ -16,10 +17,6 @@ _NUMPY = {
     "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64",
 }  # fmt: skip
 _ML_DTYPES = {"bf16": "bfloat16", "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2"}
-#: Operators that give other values each time they run; they are never folded.
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 
 
 def _numpy_type(dtype: str) -> np.dtype | None:
@@ -65,7 +62,7 @@ def fold(op: Op, types: Mapping[str, Type], contents: Mapping[str, Content]) -> 
         if tensor is None:
             return None
         found[value] = tensor
-    return None if op.kind in _RANDOM or op.bodies else found
+    return None if op.kind in RANDOM or op.bodies else found
 
 
 def domain_opset(kind: str, opsets: Mapping[str, int]) -> int:

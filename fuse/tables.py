@@ -12,12 +12,17 @@ from fuse.types import Type
 if TYPE_CHECKING:
     from fuse.ir import Graph
 
-#: Operators that only rearrange or decode: what they make of constants is a constant too, though it
-#: is never computed here (a slice of packed weights, a transposed embedding, dequantized weights).
-FROM_CONSTANTS = frozenset(
-    "Transpose Reshape Slice Split Squeeze Unsqueeze Flatten Cast CastLike Identity Concat Expand Neg Gather "
-    "DequantizeLinear Add Sub Mul Div Sqrt Reciprocal".split()
+#: Operators that give other values each time they run: what they make is never known.
+RANDOM = frozenset(
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split()
 )
+
+
+def _is_fixed(op: Op) -> bool:
+    """Whether an op makes the same of the same operands: no body, nothing random, no operator of a domain
+    that may keep a state."""
+    known = "." not in op.kind or op.kind.startswith("com.microsoft.")
+    return known and op.kind not in RANDOM and not op.bodies and any(op.inputs)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ def make_base(
 def _constants_first(
     ops: list[Op], nodes: list[object], constants: Mapping[str, Tensor]
 ) -> tuple[list[Op], list[object], frozenset[str]]:
-    """Ops that only rearrange constants come first, the order else kept; and what they make.
+    """Ops over constants alone come first, the order else kept; and what they make, which is known when
+    the model loads though it is never computed here.
 
     A weight transposed just before its product would otherwise stand in the way of every fusion
     that runs earlier than that.
@@ -144,8 +150,7 @@ def _constants_first(
     first: list[int] = []
     rest: list[int] = []
     for index, op in enumerate(ops):
-        fixed = op.kind in FROM_CONSTANTS and any(op.inputs)
-        if fixed and all(v in constants or v in derived or not v for v in op.inputs):
+        if _is_fixed(op) and all(v in constants or v in derived or not v for v in op.inputs):
             derived.update(v for v in op.outputs if v)
             first.append(index)
         else:
