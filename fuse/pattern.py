@@ -119,7 +119,8 @@ class Step:
 class Star(Pattern):
     """Zero or more steps, in any order, then `inner`. Each step taken is recorded with its bindings.
 
-    resizes: names of steps that may change the number of elements. reach: how many steps at most.
+    resizes: names of steps that may change the number of elements. reach: how many steps at most. once:
+    each step stands at most once.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Star(Pattern):
     inner: Pattern
     resizes: frozenset[str] = field(default_factory=frozenset)
     reach: int = STAR_REACH
+    once: bool = False
 
 
 class _Last:
@@ -207,9 +209,10 @@ def star(
     inner: Pattern,
     resizes: Sequence[str] = (),
     reach: int = STAR_REACH,
+    once: bool = False,
 ) -> Star:
     taken = tuple(Step(key, value) for key, value in steps.items())
-    return Star(name, taken, inner, frozenset(resizes), reach)
+    return Star(name, taken, inner, frozenset(resizes), reach, once)
 
 
 Add, Sub, Mul, Div, Pow = kind("Add"), kind("Sub"), kind("Mul"), kind("Div"), kind("Pow")

@@ -248,3 +248,67 @@ def test_a_block_that_activates_first_has_no_epilogue() -> None:
     y, _ = conv(g, "padded", bias=True)
     inner = g.op("Conv", g.op("Relu", y), g.weight(C, C, 1, 1, about=0.0))
     assert codes(g.model(g.op("Add", inner, y)), "conv_act") == set()
+
+
+# ---- sums of branches ----------------------------------------------------------------------------
+def branches(g: Building, count: int, zero: bool) -> str:
+    """A sum of convolutions, which a loop may start from zero (RepVGG, MobileOne)."""
+    x = g.input("x", 2, 2, 6)
+    parts = [conv(g, x=x)[0] for _ in range(count)]
+    total = g.op("Add", parts[0], g.constant(0.0)) if zero else parts[0]
+    for part in parts[1:]:
+        total = g.op("Add", total, part)
+    return total
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_sum_of_branches_is_a_residual_of_the_last(count: int, zero: bool) -> None:
+    g = Building()
+    op = fired(g.model(g.op("Relu", branches(g, count, zero))), "conv_act")
+    assert op.inputs[9]
+
+
+def test_a_sum_that_ends_in_zero() -> None:
+    g = Building()
+    y = g.op("Relu", g.op("Add", branches(g, 4, False), g.constant(0.0)))
+    op = fired(g.model(y), "conv_act")
+    assert [part.kind for part in op.parts] == ["Conv", "Add", "Add", "Relu"]
+    assert near(g.model(y), "conv_act") == set()
+
+
+def test_an_activation_that_others_read_is_not_one_too_many() -> None:
+    """A residual block's result goes to the next block's sum, whose other addend is no convolution."""
+    g = Building()
+    stream = g.op("Relu", g.op("Add", conv(g)[0], g.input("z", 2, C, 5)))
+    pooled = g.op("Sigmoid", g.op("GlobalAveragePool", stream))
+    y = g.op("Relu", g.op("Add", g.op("Mul", stream, pooled), stream))
+    model = g.model(y)
+    assert fired(model, "conv_act").attrs["act"] == "relu"
+    assert near(model, "conv_act") == set()
+
+
+def test_one_number_behind_an_activation_is_no_scale_of_channels() -> None:
+    """HGNet: an activation, then one scale and one shift for all channels."""
+    g = Building()
+    y = g.op("Mul", g.op("Relu", conv(g)[0]), g.constant(0.5))
+    assert codes(g.model(g.op("Add", y, g.constant(0.1))), "conv_affine") == set()
+
+
+def test_weights_computed_from_constants_are_known() -> None:
+    """Weight standardization (NFNet): a mean and a deviation of each filter, taken where the model runs."""
+    g = Building(opset=14)
+    weight = g.weight(C, 2, 3)
+    centred = g.op("Sub", weight, g.op("ReduceMean", weight, axes=[1, 2], keepdims=1))
+    square = g.op("ReduceMean", g.op("Mul", centred, centred), axes=[1, 2], keepdims=1)
+    standard = g.op("Div", centred, g.op("Sqrt", g.op("Add", square, g.constant(1e-5))))
+    y = g.op("Relu", g.op("Conv", g.input("x", 2, 2, 6), standard))
+    assert fired(g.model(y), "conv_act").inputs[1] == standard
+    assert near(g.model(y), "conv_act") == set()
+
+
+def test_a_random_weight_is_not_known() -> None:
+    g = Building()
+    weight = g.op("RandomNormalLike", g.weight(C, 2, 3))
+    y = g.op("Relu", g.op("Conv", g.input("x", 2, 2, 6), weight))
+    assert not optimized(g.model(y)).report.fired("conv_act")

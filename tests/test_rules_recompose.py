@@ -53,6 +53,22 @@ def test_group_norm_without_all_of_its_affine(affine: str) -> None:
     assert [bool(v) for v in op.inputs] == [True, affine == "weight", False]
 
 
+@pytest.mark.parametrize("number", [0.0, 1.0])
+def test_a_group_norm_whose_weight_or_bias_does_nothing(number: float) -> None:
+    """What torch writes where a group norm has none: one number for all channels."""
+    g = Building()
+    y = g.op("Reshape", g.input("x", 2, 4, 5), g.ints(0, 2, -1))
+    y = g.op("InstanceNormalization", y, g.constant([1.0, 1.0]), g.constant([0.0, 0.0]))
+    y = g.op("Reshape", y, g.ints(2, 4, 5))
+    factor = g.constant(np.full((1, 1), 1.0, np.float32)) if number else g.weight(4, 1)
+    y = g.op("Add", g.op("Mul", y, factor), g.constant(np.full((1, 1), number, np.float32)))
+    model = g.model(y)
+    op = fired(model, "group_norm")
+    assert [bool(v) for v in op.inputs] == [True, not number, False]
+    assert [part.kind for part in op.parts].count("Add") == (0 if number else 1)
+    assert near(model, "group_norm") == ({"guard:lies_along_the_channels"} if number else set())
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [

@@ -95,7 +95,7 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
                 steps.append(_Step(step.name, kinds, operands, matcher))
                 for kind in kinds:
                     by_kind.setdefault(kind, []).append(steps[-1])
-    name, resizes, reach = pattern.name, pattern.resizes, pattern.reach
+    name, resizes, reach, once = pattern.name, pattern.resizes, pattern.reach, pattern.once
     wanted = " or ".join(sorted(root_kinds(pattern.inner)))
 
     def walk(depth: int) -> Matcher:
@@ -119,6 +119,8 @@ def _star(pattern: Star, path: str, shared: frozenset[int]) -> Matcher:
 
     def take(depth: int, step: _Step) -> Matcher:
         def match(m: Match, value: str) -> bool:
+            if once and any((step.name, name) == (taken.step, taken.star) for taken in m.steps):
+                return False
             before, ops, fault = m.bound, len(m.ops), m.fault
             m.hole = ""
             if not step.matcher(m, value):

@@ -60,9 +60,14 @@ def scale_and_shift_lie_along_the_channels(m: Match) -> Wrong | None:
     return None
 
 
+def _is_a_scale(m: Match) -> bool:
+    """Whether channels are scaled, and not all by one number, which is no part of the convolution."""
+    return bool(m.get("mean")) or not _one_number(m.graph, m["scale"])
+
+
 def _affine(m: Match) -> Built | None:
-    found, graph = m["conv"], m.graph
-    if not m.get("mean") and _one_number(graph, m["scale"]):
+    found = m["conv"]
+    if not _is_a_scale(m):
         return None
     attrs = dict(found.attrs)
     norm = next((op for op in m.ops if op.kind == "BatchNormalization"), None)
@@ -87,6 +92,7 @@ conv_affine = Rule(
         guard(batch_norm_is_frozen, code="attribute"),
         guard(scale_and_shift_lie_along_the_channels),
     ),
+    place=_is_a_scale,
     almost=lambda m, fault: fault.code == "op" and fault.got in STRAY,
     builds=_affine,
     reads=("Conv",),
@@ -143,12 +149,14 @@ def _bound(graph: Graph, op: Op, at: int, name: str, open_end: float) -> float |
 q_scale, q_zero = constant("q_scale"), constant("q_zero")
 Quantize, Dequantize = kind("QuantizeLinear"), kind("DequantizeLinear")
 EPILOGUE = {
+    # What a sum of branches starts from.
+    "nothing": Add(HOLE, constant(0)),
     "bias": Add(HOLE, constant("bias", scalar=False)),
     "residual": Add(HOLE, anything("residual")),
     "rounded": Dequantize(Quantize(HOLE, q_scale, q_zero), q_scale, q_zero),
 }
 any_conv = form(conv, "conv")
-act = form(_pointwise, "act", x=star("epilogue", EPILOGUE, any_conv, reach=3))
+act = form(_pointwise, "act", x=star("epilogue", EPILOGUE, any_conv, reach=4, once=True))
 
 
 def _steps(m: Match, name: str) -> list[Any]:
@@ -176,8 +184,12 @@ def residual_has_the_dims_of_the_result(m: Match) -> Wrong | None:
 
 
 def _is_no_stream(m: Match) -> bool:
-    """Whether what is activated goes nowhere else: a stream that a block begins with has to be written."""
-    return not branches_off(m.graph, m["act"].x, m["act"].op)
+    """Whether what is activated goes nowhere else: a stream that a block begins with has to be written.
+    Nor is an activation that others read too one too many: a block before this one ends there."""
+    graph, fault = m.graph, m.fault
+    if fault is not None and fault.got in _pointwise.kinds and len(graph.readers(fault.at)) > 1:
+        return False
+    return not branches_off(graph, m["act"].x, m["act"].op)
 
 
 def bounds_are_known(m: Match) -> Wrong | None:
@@ -191,8 +203,8 @@ def bounds_are_known(m: Match) -> Wrong | None:
 
 def _with_act(m: Match) -> Built | None:
     found, act = m["conv"], m["act"]
-    order = [step.step for step in reversed(m.taken("epilogue"))]
-    if len(set(order)) != len(order) or order != sorted(order, key=["bias", "rounded", "residual"].index):
+    order = [step.step for step in reversed(m.taken("epilogue")) if step.step != "nothing"]
+    if order != sorted(order, key=["bias", "rounded", "residual"].index):
         return None
     if act.name == "clip" and act.low == -math.inf and act.high == math.inf:
         return None

@@ -53,12 +53,18 @@ def lies_along_the_channels(m: Match) -> Wrong | None:
     """weight and bias lie along the channels, the second axis"""
     whole = m.graph.dims(m["x"])
     for name in ("weight", "bias"):
-        if not m.get(name):
+        if not m.get(name) or _does_nothing(m, name):
             continue
         dims = m.graph.dims(m[name])
         if not along_channels(dims, whole):
             return Wrong(m[name], f"{dims_text(dims)} beside {dims_text(whole)}")
     return None
+
+
+def _does_nothing(m: Match, name: str) -> bool:
+    """Whether a weight is a single one, or a bias a single zero: what torch writes where there is none."""
+    number = m.graph.scalar(m[name])
+    return number is not None and float(number) == (1.0 if name == "weight" else 0.0)
 
 
 def along_channels(dims: Dims | None, whole: Dims | None) -> bool:
@@ -79,7 +85,10 @@ def _group_norm(m: Match) -> Built:
     cut = _inner_dims(m)
     assert cut is not None
     attrs = {"groups": cut[1], "eps": float(op.attrs.get("epsilon", 1e-5))}
-    return Built("group_norm", (m["x"], m.get("weight"), m.get("bias")), attrs)
+    affine = (
+        m.get(name) if m.get(name) and not _does_nothing(m, name) else "" for name in ("weight", "bias")
+    )
+    return Built("group_norm", (m["x"], *affine), attrs)
 
 
 def _stands_between_reshapes(m: Match, fault: Fault) -> bool:
