@@ -100,6 +100,15 @@ def test_a_weight_at_run_time_is_no_scale() -> None:
     assert not optimized(modulated(norm="rms", dims=(W,), shifted=False)).report.fired("ada_norm")
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_norm_that_is_added_twice_is_not_modulated(again: bool) -> None:
+    """Each branch is normed before it joins the stream (Swin 2): nothing stands for a scale."""
+    g = Building(np.float32)
+    first = layer_norm(g, g.input("x", B, S, W), "twos")
+    other = first if again else layer_norm(g, g.op("Add", first, g.input("z", B, S, W)), "twos")
+    assert codes(g.model(g.op("Add", g.op("Add", first, other), g.input("s", B, S, W))), "ada_norm") == set()
+
+
 def test_a_gated_branch_before_a_weighted_adaptive_norm() -> None:
     g = Building(np.float32)
     rows = g.op("Gemm", g.input("condition", B, W), g.weight(3 * W, W, about=0), g.weight(3 * W), transB=1)

@@ -48,8 +48,8 @@ def scale_and_shift_are_rows_of_each_batch(m: Match) -> Wrong | None:
 def _is_scaled_so(m: Match) -> bool:
     """Whether what scales is one plus a run-time value, and no weight or gate; without a shift, a row of
     each batch."""
-    graph, by = m.graph, m.get("scale") or m["factor"]
-    if not m.get("shift") and len(graph.dims(by) or ()) < 2:
+    graph, by = m.graph, m.get("scale") or m.get("factor")
+    if not by or (not m.get("shift") and len(graph.dims(by) or ()) < 2):
         return False
     return one_plus(graph, by) if m.get("factor") else not graph.is_constant(by)
 
