@@ -10,6 +10,9 @@ import yaml
 
 from fuse.types import FuseError
 
+#: How many values a file may have, each as often as its aliases repeat it: many times the largest here,
+#: and few enough that a file of nested aliases is refused at once.
+MOST_VALUES = 100_000
 #: The keys and list positions from the top of a file down to a value.
 Where = tuple[str | int, ...]
 
@@ -34,8 +37,8 @@ class Document(NamedTuple):
 def read(path: Path) -> Document:
     """Read one YAML file whose top is a mapping.
 
-    Raises FuseError, with file and line, for what is not YAML, for a key given twice and for a top
-    that is not a mapping.
+    Raises FuseError, with file and line, for what is not YAML, for a key given twice, for more values than
+    any chip has and for a top that is not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -66,7 +69,10 @@ def _plain(
     node: yaml.Node, where: Where, file: str, places: dict[Where, Place], loader: yaml.SafeLoader
 ) -> Any:
     """The node as dicts, lists and scalars; writes down the line of each part."""
-    places.setdefault(where, Place(file, node.start_mark.line + 1))
+    here = Place(file, node.start_mark.line + 1)
+    places.setdefault(where, here)
+    if len(places) > MOST_VALUES:
+        raise FuseError(f"{here}: more than {MOST_VALUES:,} values")
     if isinstance(node, yaml.MappingNode):
         table: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -81,4 +87,8 @@ def _plain(
         return table
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*where, i), file, places, loader) for i, item in enumerate(node.value)]
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except (ValueError, LookupError, AttributeError):  # text that does not fit its tag
+        kind = node.tag.rpartition(":")[2]
+        raise FuseError(f"{here}: not yaml: {node.value[:20]!r} cannot be read as {kind}") from None

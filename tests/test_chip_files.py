@@ -79,6 +79,11 @@ def write(folder: Path, text: str, name: str = "mine") -> Path:
         ),
         (GOOD + "notes: &a [*a]\n", r"mine\.yaml: nested too deep, or in itself"),
         (GOOD + f"notes: {'[' * 3000}{']' * 3000}\n", r"mine\.yaml: nested too deep, or in itself"),
+        (GOOD + "notes: [2001-99-99]\n", r"mine\.yaml:12: not yaml: '2001-99-99' cannot be read"),
+        (GOOD + "notes: [!!bool maybe]\n", r"mine\.yaml:12: not yaml: 'maybe' cannot be read as bool"),
+        (GOOD + "notes: [!!timestamp x]\n", r"mine\.yaml:12: not yaml: 'x' cannot be read as timestamp"),
+        (GOOD + "notes: [!!int '']\n", r"mine\.yaml:12: not yaml: '' cannot be read as int"),
+        (GOOD.replace("at_most: 8", f"at_most: {'9' * 5000}"), r"mine\.yaml:9: .*'9{20}' cannot be read"),
         (GOOD + "about: !!python/object:os.system x\n", r"mine\.yaml:12: key given twice"),
         (GOOD + "notes: [!!python/name:os.system x]\n", r"mine\.yaml:12: not yaml: "),
     ],
@@ -87,6 +92,12 @@ def test_a_bad_file_is_one_line_with_file_and_line(tmp_path: Path, text: str, me
     with pytest.raises(FuseError, match=rf"^{message}") as caught:
         chips.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_aliases_that_repeat_each_other_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    with pytest.raises(FuseError, match=r"^mine\.yaml:\d+: more than 100,000 values"):
+        chips.load(write(tmp_path, "\n".join(lines)))
 
 
 def test_a_longer_circle_of_bases(tmp_path: Path) -> None:
