@@ -380,6 +380,23 @@ def test_operands_that_do_not_fit_are_named() -> None:
         ops.run(Call("Gather", {}, 13, (True,)), [normal(4, 2), np.asarray([1, 9])])
 
 
+@pytest.mark.parametrize(
+    ("kind", "attrs", "opset", "more"),
+    [
+        ("ReduceMean", {"axes": [5]}, 13, []),
+        ("Softmax", {"axis": 5}, 11, []),
+        ("LayerNormalization", {"axis": -3}, 17, [normal(3)]),
+        ("GatherElements", {"axis": 2}, 13, [np.zeros((2, 3), np.int64)]),
+        ("ScatterElements", {"axis": 2}, 18, [np.zeros((2, 3), np.int64), normal(2, 3)]),
+        ("Pad", {}, 18, [np.asarray([1, 1]), None, np.asarray([7])]),
+        ("Transpose", {"perm": [0, 1 << 40]}, 13, []),
+    ],
+)
+def test_an_axis_that_is_none_is_no_other(kind: str, attrs: Any, opset: int, more: list[Any]) -> None:
+    with pytest.raises(FuseError, match=rf"{kind} does not run on f32\[2, 3\]"):
+        ops.run(Call(kind, attrs, opset, (True,)), [normal(2, 3), *more])
+
+
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_sums_of_narrow_types_are_carried_wide(name: str) -> None:
     ones = np.ones((1, 4096), ops.numpy_dtype(name))

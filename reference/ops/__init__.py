@@ -65,6 +65,7 @@ def run(call: Call, operands: Sequence[Value]) -> tuple[Value, ...]:
         KeyError,
         NotImplementedError,
         RuntimeError,
+        OverflowError,
         ImportError,
     ) as error:
         shapes = ", ".join(_described(value) for value in operands)

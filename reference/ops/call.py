@@ -94,3 +94,11 @@ def ints(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(int(i) for i in np.asarray(value).reshape(-1))
+
+
+def from_front(axis: int, rank: int) -> int:
+    """An axis counted from the front. ValueError where there is none of that number: numpy's `%` would
+    take another axis, and an operator that nothing runs would have values."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is none of {rank}")
+    return axis % rank

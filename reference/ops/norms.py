@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from reference.ops.call import Array, Call, Implementation, numpy_dtype, wide
+from reference.ops.call import Array, Call, Implementation, from_front, numpy_dtype, wide
 
 
 def _stash(call: Call, x: Array) -> Array:
@@ -16,7 +16,7 @@ def _stash(call: Call, x: Array) -> Array:
 
 
 def _over(call: Call, x: Array) -> tuple[int, ...]:
-    return tuple(range(int(call.get("axis", -1)) % x.ndim, x.ndim))
+    return tuple(range(from_front(int(call.get("axis", -1)), x.ndim), x.ndim))
 
 
 def layer_norm(call: Call, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, ...]:

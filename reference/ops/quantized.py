@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fuse.types import INTEGERS, FuseError
-from reference.ops.call import Array, Call, Implementation, numpy_dtype, short_dtype, wide
+from reference.ops.call import Array, Call, Implementation, from_front, numpy_dtype, short_dtype, wide
 from reference.ops.elementwise import cast_to
 from reference.ops.products import conv_product
 
@@ -218,7 +218,7 @@ def gather_block_quantized(
 ) -> Array:
     """Rows gathered from a table that is stored in blocks, dequantized."""
     bits, block = int(call.get("bits", 4)), int(call.get("block_size", 128))
-    axis = int(call.get("quantize_axis", 1)) % data.ndim
+    axis = from_front(int(call.get("quantize_axis", 1)), data.ndim)
     packed = data.dtype == np.uint8 and bits < 8
     table = unpacked(data, bits) if packed else data
     value = table.astype(np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reference.ops.attention import packed_attention
-from reference.ops.call import Array, Call, Implementation, wide
+from reference.ops.call import Array, Call, Implementation, from_front, wide
 from reference.ops.elementwise import ELEMENTWISE
 from reference.ops.norms import embed_layer_norm
 from reference.ops.products import average_pool
@@ -92,7 +92,7 @@ def _unary(kind: str) -> Implementation:
 
 def softmax(call: Call, x: Array, sx: Array, zx: Array | None, sy: Array, zy: Array | None = None) -> Array:
     """Softmax over an axis, or over all from it on before version 13; steps of the result are whole in 1."""
-    axis = int(call.get("axis", 1 if call.get("opset", 1) < 13 else -1)) % x.ndim
+    axis = from_front(int(call.get("axis", 1 if call.get("opset", 1) < 13 else -1)), x.ndim)
     if call.get("opset", 1) < 13:
         return _rows(x.reshape(*x.shape[:axis], -1), sx, sy, zy).reshape(x.shape)
     return np.moveaxis(_rows(np.moveaxis(x, axis, -1), sx, sy, zy), -1, axis)

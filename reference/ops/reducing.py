@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reference.ops.call import Array, Call, Implementation, wide
+from reference.ops.call import Array, Call, Implementation, from_front, wide
 from reference.ops.shaping import axes_of
 
 
@@ -17,7 +17,7 @@ def _reduce(function: Callable[..., Any]) -> Implementation:
 
     def run(call: Call, x: Array, axes: Array | None = None) -> Array:
         which = axes_of(call, axes)
-        over = tuple(axis % x.ndim for axis in which) if which and x.ndim else None
+        over = tuple(from_front(axis, x.ndim) for axis in which) if which and x.ndim else None
         if not which and call.get("noop_with_empty_axes", 0):
             over = ()  # nothing is summed, but squares and logarithms are taken
         return np.asarray(function(wide(x), axis=over, keepdims=bool(call.get("keepdims", 1))), x.dtype)
@@ -82,7 +82,7 @@ def _along(function: Callable[[Array], Array]) -> Implementation:
         if not x.size:
             return x
         if call.opset < 13:
-            axis = int(call.get("axis", 1)) % max(x.ndim, 1)
+            axis = from_front(int(call.get("axis", 1)), max(x.ndim, 1))
             rows = int(np.prod(x.shape[:axis], dtype=np.int64))
             return np.asarray(function(wide(x).reshape(rows, -1)).reshape(x.shape), x.dtype)
         axis = int(call.get("axis", -1))

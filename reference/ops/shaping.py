@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fuse.types import FuseError
-from reference.ops.call import Array, Call, Implementation, ints
+from reference.ops.call import Array, Call, Implementation, from_front, ints
 
 
 def reshape(call: Call, x: Array, shape: Array | None = None) -> Array:
@@ -96,7 +96,7 @@ def gather(call: Call, data: Array, indices: Array) -> Array:
 
 
 def gather_elements(call: Call, data: Array, indices: Array) -> Array:
-    axis = int(call.get("axis", 0)) % data.ndim
+    axis = from_front(int(call.get("axis", 0)), data.ndim)
     index = _wrapped(indices, data.shape[axis], "GatherElements")
     grid: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     grid[axis] = index
@@ -132,7 +132,7 @@ def scatter_nd(call: Call, data: Array, indices: Array, updates: Array) -> Array
 
 
 def scatter_elements(call: Call, data: Array, indices: Array, updates: Array) -> Array:
-    axis = int(call.get("axis", 0)) % data.ndim
+    axis = from_front(int(call.get("axis", 0)), data.ndim)
     grid: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     grid[axis] = _wrapped(indices, data.shape[axis], "ScatterElements")
     result = data.copy()
@@ -163,7 +163,7 @@ def pad(
 ) -> Array:
     """Negative pads cut; modes constant, reflect, edge and wrap."""
     amounts = ints(call.get("pads") if pads is None else pads)
-    which = [axis % x.ndim for axis in ints(axes)] or list(range(x.ndim))
+    which = [from_front(axis, x.ndim) for axis in ints(axes)] or list(range(x.ndim))
     before = [0] * x.ndim
     after = [0] * x.ndim
     for place, axis in enumerate(which):
@@ -197,8 +197,9 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array) -> Array:
     axis, size = int(call.get("axis", -1)), int(depth.reshape(-1)[0])
     index = indices.astype(np.int64)
     index = np.where(index < 0, index + size, index)
-    hot = np.expand_dims(index, axis) == np.arange(size).reshape(
-        [-1 if i == axis % (indices.ndim + 1) else 1 for i in range(indices.ndim + 1)]
+    along = from_front(axis, indices.ndim + 1)
+    hot = np.expand_dims(index, along) == np.arange(size).reshape(
+        [-1 if i == along else 1 for i in range(indices.ndim + 1)]
     )
     return np.asarray(np.where(hot, values[1], values[0]), values.dtype)
 
