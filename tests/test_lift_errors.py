@@ -331,6 +331,9 @@ def test_external_data_that_is_not_there(tmp_path: Path) -> None:
     assert message(with_external(tmp_path, "")) == "initializer 'w' has external data without a location"
     (tmp_path / "sub").mkdir()
     assert message(with_external(tmp_path, "sub")) == "external data 'sub' of 'w' is not a file"
+    assert message(with_external(tmp_path, "w\0.bin")) == "external data 'w\\x00.bin' of 'w' is not a file"
+    long = "n" * 5000
+    assert message(with_external(tmp_path, long)) == f"external data {long!r} of 'w' is missing"
 
 
 @pytest.mark.parametrize("location", ["../w.bin", "sub/../../w.bin", "..\\w.bin", "{root}/w.bin", "link.bin"])

@@ -61,6 +61,8 @@ class Weights:
         return path, location, offset
 
     def _measure(self, location: str, path: str, name: str) -> int:
+        if "\0" in location:  # no path at all: the system's own calls refuse to take it
+            raise FuseError(f"external data {location!r} of {name!r} is not a file")
         parts = location.replace("\\", "/").split("/")
         real = os.path.realpath(path)
         if os.path.isabs(location) or ".." in parts or not self._inside(real):
