@@ -221,8 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{(error.strerror or type(error).__name__).lower()}")
+        # Files are opened by name; what has none is the page on standard output.
+        place = error.filename or "cannot write standard output"
+        _fail(f"{place}: {(error.strerror or type(error).__name__).lower()}")
 
 
 def _fail(message: str) -> None:

@@ -10,6 +10,7 @@ from fuse.ir import Op
 from fuse.match import Fault, Match
 from fuse.pattern import Pattern
 from fuse.placement import Placement
+from fuse.types import FuseError
 
 
 class Wrong(NamedTuple):
@@ -33,10 +34,17 @@ class Guard(NamedTuple):
 
 
 def guard(check: Callable[[Match], Wrong | None], *, name: str = "", want: str = "", code: str = "") -> Guard:
-    """A guard from a function: its name and the first line of its docstring."""
-    doc = (check.__doc__ or "").strip().splitlines()
+    """A guard from a function: its name and the first line of its docstring.
+
+    Raises FuseError where there is none, as under `python -OO`: no report could say what was wanted.
+    """
     called = name or check.__name__
-    return Guard(called, want or (doc[0].rstrip(".") if doc else called), check, code or f"guard:{called}")
+    if not want:
+        doc = (check.__doc__ or "").strip().splitlines()
+        if not doc:
+            raise FuseError(f"{called} has no docstring to quote; python -OO drops them, python -O does not")
+        want = doc[0].rstrip(".")
+    return Guard(called, want, check, code or f"guard:{called}")
 
 
 @dataclass

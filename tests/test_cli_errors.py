@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         "would replace",
     ),
     "out in no folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}/no/a.onnx"], "no folder"),
+    "out without a name": (["optimize", LLAMA, "--chip", "any", "-o", ""], "want the name of a file"),
     "out is a folder": (["optimize", LLAMA, "--chip", "any", "-o", "{tmp}"], "it is a folder"),
     "report is a folder": (["optimize", LLAMA, "--chip", "any", "--report", "{tmp}"], "it is a folder"),
     "report to a device": (["optimize", LLAMA, "--chip", "any", "--report", "/dev/null"], "no regular file"),
@@ -132,3 +135,35 @@ def test_nothing_is_left_where_writing_fails(
     assert "no space left on device" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
     assert (tmp_path / "r.json").read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_no_model_is_written_where_its_report_finds_no_room(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> object:
+        return open("/dev/full", "w")
+
+    monkeypatch.setattr("fuse.commands.output.open", full, raising=False)
+    said = run("optimize", LLAMA, "--chip", "any", "-o", tmp_path / "m.onnx", "--report", tmp_path / "r.json")
+    assert (said.code, said.out) == (2, "")
+    assert "r.json: no space left on device" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_standard_output_without_room_is_named() -> None:
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "fuse.cli", "rules"]
+        said = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert said.returncode == 2
+    assert said.stderr == "error: cannot write standard output: no space left on device\n"
+
+
+def test_python_without_docstrings_is_refused() -> None:
+    """A report quotes them: without them every refusal would want nothing."""
+    line = [sys.executable, "-OO", "-m", "fuse.cli", "optimize", "--example", "bert", "--chip", "any"]
+    said = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "python -OO drops them" in said.stderr
+    assert said.stderr.count("\n") == 1

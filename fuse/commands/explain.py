@@ -93,6 +93,6 @@ def show(
     if out is None:
         say(text) if form == "text" else print(text, end="")
     else:
-        with written(out) as texts:
-            texts.append(text)
+        with written(out, text):
+            pass
     return 0

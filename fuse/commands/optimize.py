@@ -55,9 +55,9 @@ def run(request: Request) -> int:
 
 
 def _write(optimized: Optimized, report: Report, request: Request) -> None:
-    """The model and the report, the report only where the model was written."""
-    with written(request.report) as texts:
-        texts.append(report.model_dump_json() + "\n")
+    """The model and the report: both, or neither where one finds no room."""
+    text = "" if request.report is None else report.model_dump_json() + "\n"
+    with written(request.report, text):
         if request.out is not None:
             import fuse
 

@@ -78,22 +78,22 @@ def progress(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
 
 
 @contextmanager
-def written(target: Path | None) -> Iterator[list[str]]:
-    """A list of texts that becomes a file when the block ends well; nothing is written for None. A
-    link keeps pointing where it does.
+def written(target: Path | None, text: str) -> Iterator[None]:
+    """A text that is the target's when the block ends well; nothing is written for None. A link keeps
+    pointing where it does.
 
-    Raises FuseError where the target cannot be written.
+    Raises FuseError where the target cannot be written; where there is no room for the text, before the
+    block begins.
     """
-    texts: list[str] = []
     if target is None:
-        yield texts
+        yield
         return
     real = Path(os.path.realpath(target))
     beside = real.with_name(f".fuse-{token_hex(6)}.tmp")
     try:
         with open(beside, "x", encoding="utf-8", newline="\n") as file:
-            yield texts
-            file.writelines(texts)
+            file.write(text)
+        yield
         os.replace(beside, real)
     except OSError as error:
         raise FuseError(f"cannot write {target}: {reason(error)}") from error
@@ -105,6 +105,8 @@ def written(target: Path | None) -> Iterator[list[str]]:
 def check_target(target: Path, apart_from: tuple[Path | None, ...]) -> None:
     """Raises FuseError for a target that is a folder or a device, in no folder, or another file of the
     command."""
+    if not target.name:  # an empty word of the command line
+        raise FuseError(f"cannot write {str(target)!r}: want the name of a file")
     if target.is_dir():
         raise FuseError(f"cannot write {target}: it is a folder")
     if target.exists() and not target.is_file():
