@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import where_rules_fire
-from where_rules_fire import SHAPES, fired, nowhere, over, own_graphs, page
+from where_rules_fire import PAGE, SHAPES, fired, main, nowhere, over, own_graphs, page, read
 
 from fuse.engine.compiler import rule_names
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "where_rules_fire.md"
 
 
 def test_every_rule_is_on_the_page() -> None:
@@ -49,6 +48,15 @@ def test_a_page_of_the_examples() -> None:
         assert counts["bert"][rule] == number
     made = page(counts, own_graphs(), {})
     assert "Exports: `llama-dynamo` 5, `llama` 5." in made
+
+
+def test_exports_beside_those_of_the_page() -> None:
+    """What a contributor without its exports adds: every count that the page has stays."""
+    text = PAGE.read_text()
+    exports, elsewhere = read(text)
+    assert page(exports, own_graphs(), elsewhere) == text
+    more = main(where_rules_fire.EXAMPLES, text)
+    assert read(more)[0] == {**exports, **over(where_rules_fire.EXAMPLES)}
 
 
 def test_a_model_that_does_not_load_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

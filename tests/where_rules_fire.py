@@ -4,10 +4,15 @@
 
 writes the page again (FOLDER holds real exports, at any depth); without FOLDER it counts what comes
 with the project. A model that does not load is named on stderr and left out.
+
+    python -m tests.where_rules_fire --keep FOLDER
+
+is for who has other exports than the page: it writes the page with these beside those it has.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,6 +28,8 @@ from fuse.types import FuseError
 
 EXAMPLES = Path(fuse.__file__).parent / "examples"
 GRAPHS = Path(__file__).parent / "graphs"
+PAGE = Path(__file__).parent.parent / "docs" / "where_rules_fire.md"
+_COUNT = re.compile(r"`([^`]+)` (\d+)")
 
 #: Model -> rule -> how often it fired there.
 Fired = Mapping[str, Mapping[str, int]]
@@ -103,6 +110,20 @@ def _lines(exports: Fired, own: Fired, elsewhere: Fired) -> Iterator[str]:
             yield from ("", f"Graphs of the tests: {_listed(own, rule)}.")
 
 
+def read(page: str) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """The exports of a page and what fires on them, and the same where larger classes are held."""
+    exports: dict[str, dict[str, int]] = {}
+    elsewhere: dict[str, dict[str, int]] = {}
+    for section in page.split("\n## ")[1:]:
+        rule, _, rest = section.partition("\n")
+        for line in rest.splitlines():
+            table = exports if line.startswith("Exports: ") else elsewhere
+            if table is exports or line.startswith("Where no larger class"):
+                for name, number in _COUNT.findall(line):
+                    table.setdefault(name, {})[rule] = int(number)
+    return dict(sorted(exports.items())), elsewhere
+
+
 def _on_exports(rule: str, exports: Fired, elsewhere: Fired) -> str:
     if _having(exports, rule):
         return f"Exports: {_listed(exports, rule)}."
@@ -128,10 +149,17 @@ def nowhere(page: str) -> list[str]:
     return [section.partition("\n")[0] for section in sections if "\nOn no export." in section]
 
 
-def main(folder: Path) -> str:
-    return page(over(folder), own_graphs(), over(folder, LARGER))
+def main(folder: Path, before: str = "") -> str:
+    """The page of a folder's exports, beside those of the page before."""
+    exports, elsewhere = read(before)
+    return page({**exports, **over(folder)}, own_graphs(), {**elsewhere, **over(folder, LARGER)})
 
 
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parent))
-    print(main(Path(sys.argv[1]) if len(sys.argv) > 1 else EXAMPLES), end="")
+    words = [word for word in sys.argv[1:] if word != "--keep"]
+    counted = Path(words[0]) if words else EXAMPLES
+    if "--keep" in sys.argv:
+        PAGE.write_text(main(counted, PAGE.read_text()))
+    else:
+        print(main(counted), end="")
