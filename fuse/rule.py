@@ -117,8 +117,8 @@ class Rule:
 
     @property
     def doc(self) -> str:
-        """The first line of what it finds and why it pays."""
-        return self.why.strip().splitlines()[0]
+        """What it finds, in a sentence: the first paragraph of `why`."""
+        return " ".join(self.why.partition("\n\n")[0].split())
 
     @property
     def builds_classes(self) -> tuple[str, ...]:

@@ -52,6 +52,9 @@ def test_the_page(run: Run, name: str) -> None:
 
 def test_the_list_has_every_rule(run: Run) -> None:
     said = run("rules")
+    flat = " ".join(said.out.split())
+    for name, rule in EVERY.items():
+        assert f"{name} {' '.join(rule.why.partition(chr(10) * 2)[0].split())} " in f"{flat} "
     assert [line.split()[0] for line in said.out.splitlines() if line[0] != " "] == list(fuse.rule_names())
 
 

@@ -305,8 +305,8 @@ _unit = form(unit_length, "unit", x=star("out", _AXES, _result, resizes=tuple(_A
 
 conv_state = Rule(
     "conv_state",
-    """a short causal depthwise convolution with the columns of the past as its state; classes
-    conv_state, and conv_silu where a silu follows
+    """a short causal depthwise convolution whose state is the columns of the past; conv_silu where a
+    silu follows
 
     Three to seven kernels over the whole sequence become one, and a step of one column reads only
     the state. It may take in the product that makes its x, and a gate of its result or a norm of each
