@@ -85,7 +85,11 @@ class Optimized:
 
 def steps(shim: Shim) -> tuple[Step, ...]:
     """Every step of a compile for a chip, in order: the shared rules, each with the chip's own
-    before and after it, the late ones, the chip's closing rules, the advance of the step."""
+    before and after it, the late ones, the chip's closing rules, the advance of the step.
+
+    Raises FuseError for what is no shim, the name of a chip say."""
+    if not hasattr(shim, "chip_rules"):
+        raise FuseError(f"a shim is wanted, as chips.load gives it, got {shim!r}")
     own = [(chip_rule, rule_of(chip_rule)) for chip_rule in shim.chip_rules]
 
     def beside(rule: Rule, place: str) -> list[Rule]:
@@ -160,8 +164,10 @@ def optimize(
 
     held: names of steps that do not change the graph; where they would have fired is seen on a
     copy. dims: sizes of symbolic dimensions, by symbol. Raises FuseError for an unknown held rule
-    or symbol.
+    or symbol, and for a graph or a shim that is none.
     """
+    if not isinstance(graph, Graph):
+        raise FuseError(f"a graph of fuse.load is wanted, got {type(graph).__name__}")
     plan = steps(shim)
     names = tuple(step.name for step in plan)
     held = tuple(dict.fromkeys([held] if isinstance(held, str) else held))
