@@ -218,7 +218,10 @@ def test_every_rule_has_a_page(run: Run) -> None:
 def test_chips_lists_and_tells(run: Run) -> None:
     assert "any " in run("chips").out
     assert run("chips", "any").out.startswith("any: ")
-    assert "not whole" in run("chips", "none").out
+    assert "not whole\nl2_norm " in run("chips", "m3").out
+    none = run("chips", "none").out
+    assert "\n\nnot linked\n  rms_norm, layer_norm, " in none
+    assert "\n\n\n" not in none
 
 
 def test_every_code_has_a_page(run: Run) -> None:

@@ -162,8 +162,8 @@ def chips(name: str | None) -> int:
         say(_columns([(chip.name, chip.spec.about) for chip in loaded]))
         return 0
     chip = shipped.load(name)
-    parts = [f"{chip.name}: {chip.spec.about}\n\n"]
     linked = [row for row in shipped.support_table(chip) if row.kernel]
+    parts = [f"{chip.name}: {chip.spec.about}\n", "\n" if linked else ""]
     for row in linked:
         parts.append(f"{row.name}: {row.kernel}\n")
         for label, texts in (("when", row.when), ("types", row.dtypes), ("wants", row.limits)):
@@ -172,9 +172,15 @@ def chips(name: str | None) -> int:
         if row.note:
             parts.append(_paragraph("note", row.note))
         parts.append(_paragraph("evidence", f"{row.evidence}: {'; '.join(row.source)}"))
-    without = [(row.name, row.note) for row in shipped.support_table(chip) if not row.kernel]
-    if without:
-        parts += ["\nnot whole\n", _columns(without)]
+    without = [row for row in shipped.support_table(chip) if not row.kernel]
+    lacking = [(row.name, row.note) for row in without if row.source]
+    if lacking:
+        parts += ["\nnot whole\n", _columns(lacking)]
+    unsaid = [row.name for row in without if not row.source]  # the file says nothing of these
+    if unsaid:
+        columns = width() or _WIDTH
+        names = textwrap.fill(", ".join(unsaid), columns, initial_indent="  ", subsequent_indent="  ")
+        parts.append(f"\nnot linked\n{names}\n")
     for rule in chip.spec.rules:
         parts.append(f"\n{rule.name}: sets {_settings(rule.sets)} on {rule.builds}\n")
         parts += [_paragraph("where", text) for text in _conditions(rule)]
