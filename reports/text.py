@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from fuse.report import Decision, Group, Report, counts, grouped
@@ -23,6 +24,7 @@ from reports.words import (
 
 #: The default page has no more lines than this.
 PAGE = 25
+_DIGITS = re.compile(r"\d+")
 #: A symbolic sum longer than this says only what it depends on.
 _LONGEST_SUM = 40
 
@@ -138,13 +140,19 @@ def _costs(rows: list[Decision], view: View) -> list[str]:
     if view.every:
         lines = align([heads, *(_place_cells(n, row) for n, row in enumerate(rows, 1))], "><<<<<")
         return ["", "every place", *lines]
-    groups = grouped(rows)
+    groups = grouped(rows, apart=_told)
     shown = groups[: view.top]
     title = "costliest" if view.outcomes else "costliest not fired"
     if len(groups) > len(shown):
         title += f" ({len(shown)} of {count(len(groups), 'group')})"
     cells = [heads, *(_group_cells(n, group) for n, group in enumerate(shown, 1))]
     return ["", title, *align(cells, "><<<<<")]
+
+
+def _told(row: Decision) -> object:
+    """What a line tells beside rule and place, over the layers: another structure alone would be the same
+    line again."""
+    return _outcome(row), _DIGITS.sub("*", cause(row.reasons))
 
 
 def _outcome(row: Decision) -> str:

@@ -87,6 +87,18 @@ def test_top_lists_more_groups() -> None:
     assert "(20 of 32 groups)" in render(report, "text", View(top=20))
 
 
+def test_places_that_differ_in_structure_alone_are_one_line() -> None:
+    """The first layer may have an op more than the others: the same refusal is not said twice."""
+    made = Maker(graph())
+    for n in range(3):
+        made.fuse("rms_norm", made.norm(n)[n == 0 :], (f"norm{n}",), outcome="refused", limits=(WIDE,))
+    report = made.report()
+    assert sorted(group.places for group in report.groups()) == [1, 2]
+    (line,) = [row for row in render(report, "text").splitlines() if "refused  " in row and "3x" in row]
+    assert "/model/layers.*/norm" in line
+    assert "8 launches" in line
+
+
 def test_rule_and_outcome_narrow_the_page() -> None:
     report = mixed().report()
     text = render(report, "text", View(outcomes=("fired",)))

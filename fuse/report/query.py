@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.report.bytes import Size, add_sizes, known_bytes
@@ -80,12 +80,17 @@ class Group(NamedTuple):
         return len(self.rows)
 
 
-def grouped(rows: Iterable[Decision]) -> tuple[Group, ...]:
-    """Groups by launches saved, then bytes, then the order of their first place."""
+def grouped(
+    rows: Iterable[Decision], apart: Callable[[Decision], object] = lambda row: row.kinds
+) -> tuple[Group, ...]:
+    """Groups by launches saved, then bytes, then the order of their first place.
+
+    apart: what else two decisions of a group have in common, their structure where nothing is said.
+    """
     table: dict[tuple[object, ...], list[Decision]] = {}
     for row in rows:
         codes = tuple(reason.code for reason in row.reasons)
-        key = (row.rule, row.builds, row.kind, codes, row.group, row.kinds, row.absorbed_by is None)
+        key = (row.rule, row.builds, row.kind, codes, row.group, apart(row), row.absorbed_by is None)
         table.setdefault(key, []).append(row)
     groups = []
     for members in table.values():
