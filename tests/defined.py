@@ -71,6 +71,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 PLAIN = {
     "relu": lambda x: np.maximum(x, 0),
+    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
     "silu": lambda x: x * sigmoid(x),
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "fast_gelu": lambda x: 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x * x * x))),

@@ -11,6 +11,10 @@ from building import Building, codes, near
 from holding import built, held, nothing
 from onnx import ModelProto, TensorProto
 
+import chips
+import fuse
+from fuse.operators import leaves
+
 B, S, H, W = 2, 3, 4, 8
 ROTATED, PASSED = 4, 6
 
@@ -250,3 +254,49 @@ def test_a_gate_scaled_by_a_number() -> None:
     model = g.model(g.op("Mul", shapes.linear(g, x, W, 12), silu))
     assert built(held(model), "swiglu").inputs[0] == gate
     assert near(model, "quick_gelu") == set()
+
+
+# ---- a relu squared (Primer, Nemotron, Persimmon, BitNet) -------------------------------------------
+def squared_relu(square: str, gated: bool = False, biased: bool = False, power: float = 2.0) -> Building:
+    """relu(x W)^2, times x U (gated), and the product of that. square: Mul, Pow."""
+    g = Building()
+    x = g.input("x", B, S, W)
+    made = g.op("MatMul", x, g.weight(W, 12))
+    act = g.op("Relu", g.op("Add", made, g.weight(12)) if biased else made)
+    act = g.op("Mul", act, act) if square == "Mul" else g.op("Pow", act, g.constant(power))
+    if gated:
+        act = g.op("Mul", act, g.op("MatMul", x, g.weight(W, 12)))
+    g.op("MatMul", act, g.weight(12, W))
+    return g
+
+
+@pytest.mark.parametrize("square", ["Mul", "Pow"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_squared_relu_stands_between_two_products(square: str, biased: bool) -> None:
+    g = squared_relu(square, biased=biased)
+    op = built(held(g.model(g.nodes[-1].output[0])), "mlp_block")
+    assert sum(leaf.kind in (square, "Relu") for leaf in leaves(op)) == 2
+
+
+@pytest.mark.parametrize("square", ["Mul", "Pow"])
+def test_a_squared_relu_is_a_gate(square: str) -> None:
+    g = squared_relu(square, gated=True)
+    model = g.model(g.nodes[-1].output[0])
+    found = held(model)
+    assert found.report.fired("merged_gate_up")
+    assert found.report.fired("mlp_block")
+    (gate,) = fuse.optimize(found.before, chips.load("any"), ["mlp_block"]).report.fired("gated_act")
+    assert gate.builds == "reglu"
+    assert built(held(model, "mlx-cpu"), "reglu").attrs["act"] == "squared_relu"
+
+
+def test_no_other_power_of_a_relu_is_an_activation() -> None:
+    for gated in (False, True):
+        g = squared_relu("Pow", gated, power=3.0)
+        nothing(held(g.model(g.nodes[-1].output[0])), "mlp_block", "gated_act")
+
+
+def test_a_relu_that_is_read_beside_its_square_is_written() -> None:
+    g = squared_relu("Mul")
+    model = g.model(g.nodes[-1].output[0], g.nodes[1].output[0])
+    nothing(held(model), "mlp_block")

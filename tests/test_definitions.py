@@ -36,7 +36,15 @@ def test_softcap() -> None:
 @given(
     SEED,
     DTYPE,
-    st.sampled_from([("swiglu", "silu"), ("geglu", "fast_gelu"), ("geglu", "gelu"), ("reglu", "relu")]),
+    st.sampled_from(
+        [
+            ("swiglu", "silu"),
+            ("geglu", "fast_gelu"),
+            ("geglu", "gelu"),
+            ("reglu", "relu"),
+            ("reglu", "squared_relu"),
+        ]
+    ),
 )
 def test_gates(seed: int, dtype: Any, which: tuple[str, str]) -> None:
     kind, act = which

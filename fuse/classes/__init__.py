@@ -208,7 +208,7 @@ CLASSES: dict[str, FusedClass] = {
             for name, act, meaning in (
                 ("swiglu", "silu", "silu(gate) times up"),
                 ("geglu", "gelu", "gelu(gate) times up (act: gelu, fast_gelu or quick_gelu)"),
-                ("reglu", "relu", "relu(gate) times up"),
+                ("reglu", "relu", "relu(gate) times up (act: relu or squared_relu)"),
             )
         ),
         declare(

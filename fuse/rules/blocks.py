@@ -15,6 +15,7 @@ from fuse.ir import Graph, Op, lands_in
 from fuse.match import Fault, Match
 from fuse.match.plausible import READERS, STRAY
 from fuse.rule import Built, Rule
+from fuse.rules.gates import squaring
 
 _CODES = frozenset(
     "QuantizeLinear DequantizeLinear com.microsoft.QuantizeLinear com.microsoft.DequantizeLinear".split()
@@ -268,12 +269,22 @@ def find_mlp_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     before = _products_before(graph, op) if len(op.outputs) == 1 else None
     if before is None or len(before[1]) != 1:
         return
-    after = _up(graph, op) if len(graph.readers(op.outputs[0])) == 1 else None
+    square = squaring(graph, op.outputs[0]) if _is_relu(graph, op) else None
+    acts = [op] if square is None else [op, square]
+    after = _up(graph, acts[-1]) if len(graph.readers(acts[-1].outputs[0])) == 1 else None
     if after is None:
-        yield from _read_by_others(graph, op, before[0]) if budget else ()
+        yield from _read_by_others(graph, acts[-1], [*before[0], *acts[:-1]]) if budget else ()
         return
-    m = _match(graph, Block([*before[0], op, *after], next(iter(before[1])), after[-1].outputs[0]))
+    m = _match(graph, Block([*before[0], *acts, *after], next(iter(before[1])), after[-1].outputs[0]))
     yield from _whole_or_read(graph, m, budget, {m.root})
+
+
+def _is_relu(graph: Graph, op: Op) -> bool:
+    """Whether an op ends in a relu, which a square may follow."""
+    if op.kind == "matmul_bias_act":
+        return op.attrs["act"] == "relu"
+    act = forms.activation(graph, op) if op.kind in forms.activation.kinds else None
+    return act is not None and act.name == "relu"
 
 
 def _products_before(graph: Graph, op: Op) -> tuple[list[Op], set[str]] | None:
@@ -289,7 +300,7 @@ mlp_block = Rule(
     "mlp_block",
     """a product, an activation or a gate, and the product of that
 
-    The wide rows between the two products are never written.""",
+    A relu may be squared. The wide rows between the two products are never written.""",
     finds=find_mlp_block,
     marks=tuple(sorted(_GATES | _ACTIVATION_KINDS | {"matmul_bias_act"})),
     almost=_read,

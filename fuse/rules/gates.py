@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fuse import forms
 from fuse.guards import dims_text
-from fuse.ir import Graph
+from fuse.ir import Graph, Op
 from fuse.match import Match
-from fuse.pattern import Mul, anything, form
+from fuse.pattern import Mul, Pow, anything, constant, form
 from fuse.rule import Built, Rule, Wrong, guard
 
 #: Activation of the gate -> the class.
@@ -27,6 +27,22 @@ _PRODUCTS = forms.product.kinds | frozenset(
 )
 #: Ops that scale or shift a product's result by something narrower: still that product.
 _EPILOGUES = frozenset({"Add", "Mul"})
+
+
+_act = form(forms.activation, "act", where=lambda a: a.name in GATES)
+_relu = form(forms.activation, "act", where=lambda a: a.name == "relu")
+#: As Primer, Nemotron and BitNet have it.
+squared_relu = Mul(_relu, _relu) | Pow(_relu, constant(2))
+
+
+def squaring(graph: Graph, value: str) -> Op | None:
+    """The op that multiplies a value by itself, if nothing else reads it."""
+    readers = graph.readers(value)
+    op = graph.slots[readers[0]] if len(readers) == 1 and not graph.is_output(value) else None
+    if op is None or op.kind not in ("Mul", "Pow") or op.inputs[0] != value:
+        return None
+    square = op.inputs[1] == value if op.kind == "Mul" else graph.scalar(op.inputs[1]) == 2
+    return op if square else None
 
 
 def source(graph: Graph, value: str) -> str | None:
@@ -91,9 +107,10 @@ def _gate(m: Match) -> Built | None:
     act = m["act"]
     if not _is_gate(m):
         return None
-    attrs: dict[str, object] = {} if act.name in ("silu", "relu") else {"act": act.name}
-    if GATES[act.name] == "geglu" and act.name == "gelu":
-        attrs = {}
+    name, root = act.name, m.graph.producer(m.root)
+    if root is not None and act.out not in root.inputs:
+        name = "squared_relu"
+    attrs: dict[str, object] = {} if name in ("silu", "relu", "gelu") else {"act": name}
     if act.alpha != 1.0:
         attrs["alpha"] = act.alpha
     return Built(GATES[act.name], (act.x, m["up"]), attrs)
@@ -118,8 +135,8 @@ gated_act = Rule(
     """an activation of the gate times up: swiglu, geglu, reglu
 
     Two or three kernels become one. Gate and up come from two products of one x, a merged one, or
-    the halves of one product, in either order.""",
-    finds=Mul(form(forms.activation, "act", where=lambda a: a.name in GATES), anything("up")),
+    the halves of one product, in either order; a relu may be squared.""",
+    finds=Mul(_act | squared_relu, anything("up")),
     marks=tuple(sorted(forms.activation.kinds)),
     needs=(guard(halves_are_of_one_activation), guard(halves_are_one_width)),
     place=_is_gate,

@@ -9,6 +9,7 @@ from fuse.guards import squeezed
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.rule import Built, Rule
+from fuse.rules.gates import squaring
 from fuse.types import Dim, Dims, mul
 
 
@@ -190,11 +191,13 @@ def find_gate_up(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     if (act := forms.activation(graph, op)) is None:
         return
     gate = _product_below(graph, act.x)
-    for slot in graph.readers(act.out):
+    square = squaring(graph, act.out) if act.name == "relu" else None
+    out = act.out if square is None else square.outputs[0]
+    for slot in graph.readers(out):
         mul = graph.slots[slot]
         if mul is None or mul.kind != "Mul" or gate is None:
             continue
-        up = _product_below(graph, next((v for v in mul.inputs if v != act.out), act.out))
+        up = _product_below(graph, next((v for v in mul.inputs if v != out), out))
         if up is None or up.out == gate.out or rows_of(graph, up.x) != rows_of(graph, gate.x):
             continue
         members = [p for p in _members(graph, gate.x) if p.out in (gate.out, up.out)]

@@ -29,6 +29,7 @@ def _tanh_gelu(x: Array) -> Array:
 FORMULAS: Mapping[str, Callable[[Array, float], Array]] = {
     "identity": lambda x, alpha: x,
     "relu": lambda x, alpha: np.where(np.isnan(x), x, np.maximum(x, 0)),
+    "squared_relu": lambda x, alpha: np.where(np.isnan(x), x, np.maximum(x, 0)) ** 2,
     "gelu": lambda x, alpha: x * _distribution(x),
     "fast_gelu": lambda x, alpha: _tanh_gelu(x),
     "quick_gelu": lambda x, alpha: x * _logistic(alpha * x),
