@@ -67,20 +67,21 @@ def route(
     d: Draft,
     logits: str,
     routing: str = "softmax",
-    renormalize: bool = True,
+    renormalize: bool | str = True,
     wrong: str = "",
     scale: float = 0.0,
 ) -> Any:
     """The weights and places of the k chosen, [rows, k] each.
 
-    routing: softmax, softmax_chosen, sigmoid, biased or grouped (DeepSeek V3).
+    routing: softmax, softmax_chosen, sigmoid, none, biased or grouped (DeepSeek V3).
+    renormalize: "sizes" by the sum of their sizes (DBRX).
     """
     k = "k" if wrong == "k at run time" else d.ints(K)
     attrs = {"axis": -1, "largest": 0 if wrong == "smallest" else 1, "sorted": 1}
     scores = logits
     if routing == "softmax":
         scores = d.op("Softmax", logits, axis=-1)
-    elif routing != "softmax_chosen":
+    elif routing not in ("softmax_chosen", "none"):
         scores = d.op("Sigmoid", logits)
     choice = scores
     if routing in ("biased", "grouped"):
@@ -98,7 +99,8 @@ def route(
         weights = d.op("Mul", weights, d.number(2.5))
     if renormalize:
         axes = d.ints(0 if wrong == "weights over rows" else -1)
-        weights = d.op("Div", weights, d.op("ReduceSum", weights, axes, keepdims=1))
+        total = d.op("ReduceL1" if renormalize == "sizes" else "ReduceSum", weights, axes, keepdims=1)
+        weights = d.op("Div", weights, total)
     if scale:
         weights = d.op("Mul", weights, d.number(scale))
     if wrong == "rounded weights":
@@ -133,8 +135,11 @@ def batched(
     wrong: str = "",
     two: bool = False,
     wide: bool = False,
+    squared: str = "",
 ) -> str:
     """The weighted sum of k experts a row, [rows, width]; x is [rows, width]. wide: weighted in f32.
+
+    squared: Mul or Pow, an expert's relu is squared and no gate (Nemotron-H).
 
     gpt_oss: rows before weights [in, out], biases, gate and up in turn, bounded, (up + 1).
     """
@@ -169,6 +174,9 @@ def batched(
 
     if gpt_oss:
         inner = _clamped(d, linear(rows, WIDTH, 2 * INNER), wrong)
+    elif squared:
+        act = d.op("Relu", linear(rows, WIDTH, INNER))
+        inner = d.op("Mul", act, act) if squared == "Mul" else d.op("Pow", act, d.number(2.0))
     elif two:
         gate = linear(rows, WIDTH, INNER)
         inner = d.op("Mul", _silu(d, gate), linear(rows, WIDTH, INNER))
@@ -260,6 +268,59 @@ def looped(d: Draft, x: str, routed: Any, wrong: str = "", adding: bool = False)
     return str(total)
 
 
+def traced(d: Draft, x: str, routed: Any, wrong: str = "", biased: bool = False) -> str:
+    """The loop over the experts that any row chose, as a trace with all of them chosen has it, [rows, width].
+
+    biased: rows before weights [in, out] and biases (gpt_oss), else gate and up in one product.
+    """
+    weights, places = routed
+    hot = d.op("OneHot", places, d.const(np.array(EXPERTS + 1)), d.ints(0, 1), axis=-1)
+    table = d.op("Transpose", hot, perm=[2, 1, 0])
+    axes = (-1,) if wrong == "each choice" else (-1, -2)
+    often = d.op("ReduceSum", table, d.ints(*axes), keepdims=0)
+    hits = d.op("NonZero", d.op("Greater", often, d.const(np.array(0))))
+    each = d.op(
+        "Split", d.op("Transpose", hits, perm=[1, 0]), d.ints(*[1] * EXPERTS), outputs=EXPERTS, axis=0
+    )
+    shape = d.op("Shape", x)
+    zero = numpy_helper.from_array(np.zeros(1, d.dtype))
+    total = d.op("ConstantOfShape", shape, value=zero)
+    first = d.weight(EXPERTS, *((WIDTH, 2 * INNER) if biased else (2 * INNER, WIDTH)))
+    down = d.weight(EXPERTS, *((INNER, WIDTH) if biased else (WIDTH, INNER)))
+    first_bias, down_bias = d.weight(EXPERTS, 2 * INNER), d.weight(EXPERTS, WIDTH)
+    apart = d.weight(EXPERTS, WIDTH, INNER)
+    for at in range(EXPERTS - 1 if wrong == "not the last" else EXPERTS):
+        number = d.op("Gather", d.op("Squeeze", each[at], d.ints(0)), d.const(np.array(0)), axis=0)
+        mask = d.op("Cast", d.op("Gather", table, number, axis=0), to=TensorProto.BOOL)
+        pairs = d.op("Transpose", d.op("NonZero", mask), perm=[1, 0])
+        lane, row = (
+            d.op("Squeeze", v, d.ints(1)) for v in d.op("Split", pairs, d.ints(1, 1), outputs=2, axis=1)
+        )
+        rows = d.op("Gather", x, row, axis=0)
+        of = d.const(np.array(at)) if wrong == "weights by place" else number
+
+        def linear(value: str, stack: str, bias: str, of: str = of) -> str:
+            weight = d.op("Gather", stack, of, axis=0)
+            if biased:
+                made = d.op("MatMul", value, weight)
+                return str(d.op("Add", made, d.op("Gather", bias, of, axis=0)))
+            return str(d.op("MatMul", value, d.op("Transpose", weight, perm=[1, 0])))
+
+        both = linear(rows, first, first_bias)
+        inner = _clamped(d, both, wrong) if biased else _halves(d, both, True, wrong)
+        made = linear(inner, apart if (wrong, at) == ("other stacks", 1) else down, down_bias)
+        flat = d.op("Flatten", d.op("Unsqueeze", weights, d.ints(2)), axis=2)
+        place = d.op("Add", lane, d.op("Mul", row, d.ints(K)))
+        column = d.op("Reshape", d.op("Gather", flat, place, axis=0), d.ints(-1, 1))
+        scaled = d.op("Mul", made, column)
+        one = d.op("Slice", total, d.ints(0), d.ints(1), d.ints(0))
+        update = d.op("Expand", scaled, d.op("Shape", one))
+        index = d.op("Expand", d.op("Unsqueeze", row, d.ints(-1)), d.op("Shape", update))
+        scattered = d.op("ScatterElements", d.op("ConstantOfShape", shape, value=zero), index, update, axis=0)
+        total = d.op("Add", total, scattered)
+    return str(total)
+
+
 def shared_expert(d: Draft, x: str, mixed: str, gated: bool = True, wrong: str = "") -> str:
     """Qwen3-Next: the mixture plus sigmoid(x w) times an expert that every row is given to."""
     gate = d.op("Gemm", x, d.weight(INNER, WIDTH), transB=1)
@@ -277,7 +338,7 @@ def mixture(
     form: str = "newer",
     dtype: Any = np.float32,
     routing: str = "softmax",
-    renormalize: bool = True,
+    renormalize: bool | str = True,
     shared: str = "",
     wrong: str = "",
     seed: int = 0,
@@ -285,9 +346,10 @@ def mixture(
     own_view: bool | str = False,
     scale: float = 0.0,
     wide: bool = False,
+    squared: str = "",
 ) -> onnx.ModelProto:
     """x [2, rows, width] through a mixture to y. form: newer, older, gpt_oss, gpt_oss_min, two, looped,
-    adding. wide: f16 rows are routed and weighted in f32.
+    adding, traced, traced_gpt_oss. wide: f16 rows are routed and weighted in f32.
     shared: "", plain or gated. own_view: the router reads a reshape of its own, of the
     rows (Qwen3-Next) or, "of x", of what they are flattened from (GLM-4).
     rows: a number makes x [rows, width], which nothing lays out again."""
@@ -303,8 +365,12 @@ def mixture(
     d.dtype = dtype
     if form in ("looped", "adding"):
         y = looped(d, x, routed, wrong, adding=form == "adding")
+    elif form.startswith("traced"):
+        y = traced(d, x, routed, wrong, biased=form != "traced")
     else:
-        y = batched(d, x, routed, form == "older", form.startswith("gpt_oss"), wrong, form == "two", wide)
+        y = batched(
+            d, x, routed, form == "older", form.startswith("gpt_oss"), wrong, form == "two", wide, squared
+        )
     if shared:
         y = shared_expert(d, x, y, shared == "gated", wrong)
     if not flat:

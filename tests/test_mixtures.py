@@ -65,6 +65,34 @@ SPELLINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"routing": "sigmoid", "renormalize": False},
         {"scoring": "sigmoid", "trans_first": 1, "trans_down": 1},
     ),
+    "nemotron_h, a squared relu": (
+        {"routing": "grouped", "squared": "Mul"},
+        {
+            "scoring": "sigmoid", "selection": "grouped", "groups": 2, "kept_groups": 1, "renormalize": True,
+            "trans_first": 1, "trans_down": 1, "gating": "none", "act": "squared_relu",
+        },
+    ),
+    "a squared relu by a power": (
+        {"squared": "Pow"},
+        {
+            "renormalize": True, "trans_first": 1, "trans_down": 1, "gating": "none", "act": "squared_relu",
+        },
+    ),
+    "by the sum of their sizes": (
+        {"renormalize": "sizes"},
+        {"renormalize": True, "trans_first": 1, "trans_down": 1},
+    ),
+    "mixtral, a loop over those that were hit": (
+        {"form": "traced", "rows": 9},
+        {"renormalize": True, "trans_first": 1, "trans_down": 1},
+    ),
+    "gpt_oss, a loop over those that were hit": (
+        GPT_OSS | {"form": "traced_gpt_oss", "rows": 9},
+        {
+            "scoring": "softmax_chosen", "gating": "lanes", "act": "quick_gelu", "act_alpha": 1.702,
+            "limit": 7.0, "up_offset": 1.0, "expert_biases": (1, 0, 1),
+        },
+    ),
     "gate and up apart": (
         {"form": "two", "renormalize": False},
         {"gating": "two", "trans_first": 1, "trans_second": 1, "trans_down": 1},
@@ -203,6 +231,26 @@ def test_every_guard_is_broken() -> None:
     assert {guard.name for guard in moe_gather_in_operand.needs} == set(GATHER_GUARDS)
     assert not moe_block.needs
     assert not router_shared_gate_merge.needs
+
+
+def test_a_loop_over_the_experts_that_were_hit_takes_all_of_them() -> None:
+    found = optimized(mixture(form="traced", rows=9, wrong="not the last"))
+    assert not found.report.fired("moe")
+    assert misses(found, "moe") == ["guard:every_expert_is_added"]
+
+
+@pytest.mark.parametrize("wrong", ["each choice", "other stacks"])
+def test_the_experts_that_were_hit_are_of_any_choice_and_of_one_stack(wrong: str) -> None:
+    assert not optimized(mixture(form="traced", rows=9, wrong=wrong)).report.fired("moe")
+
+
+def test_a_hit_runs_on_its_own_weights() -> None:
+    """Weights by the place among the hits are another function where an expert is not hit."""
+    assert not optimized(mixture(form="traced", rows=9, wrong="weights by place")).report.fired("moe")
+
+
+def test_sizes_of_scores_with_a_sign_are_no_sum() -> None:
+    assert not optimized(mixture(routing="none", renormalize="sizes")).report.fired("moe")
 
 
 def test_stacks_that_do_not_fit_are_told() -> None:

@@ -282,7 +282,7 @@ def find_mlp_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
 def _is_relu(graph: Graph, op: Op) -> bool:
     """Whether an op ends in a relu, which a square may follow."""
     if op.kind == "matmul_bias_act":
-        return op.attrs["act"] == "relu"
+        return bool(op.attrs["act"] == "relu")
     act = forms.activation(graph, op) if op.kind in forms.activation.kinds else None
     return act is not None and act.name == "relu"
 

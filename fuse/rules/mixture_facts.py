@@ -12,7 +12,8 @@ from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match, Taken, close
 from fuse.rule import Wrong
-from fuse.rules.mixture_patterns import GATHERS
+from fuse.rules.gates import squaring
+from fuse.rules.mixture_patterns import GATHERS, Picked
 from fuse.types import FLOATS, INTEGERS, Dims, product
 
 #: Guard -> what it found, the first of each.
@@ -152,6 +153,7 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
     if act is None:
         assert gated is not None
         act = forms.Activation(gated.act, gated.alpha, gated.gate, gated.out, gated.op)
+    name = "squared_relu" if act.name == "relu" and squaring(graph, act.out) in m.ops else act.name
     gating = _gating(graph, steps, has_up, "second" in products)
     if gating is None:
         wrong.setdefault("gate_and_up_are_parts", Wrong(m.root, "other parts"))
@@ -163,7 +165,7 @@ def read_expert(m: Match, steps: Sequence[Taken], products: dict[str, Named], wr
     first, second, down = (products.get(name, absent) for name in ("first", "second", "down"))
     return Expert(
         first[0], second[0], down[0], first[1], second[1], down[1], (first[2], second[2], down[2]),
-        gating or "halves", act.name, act.alpha, limit or 0.0, sum(offsets),
+        gating or "halves", name, act.alpha, limit or 0.0, sum(offsets),
     )  # fmt: skip
 
 
@@ -197,12 +199,17 @@ def picks_experts(graph: Graph, gather: Op) -> bool:
     return not gather.attrs.get("batch_dims", 0) and bool(index) and index is not None and index[-1] == 1
 
 
-def single_products(m: Match) -> dict[str, Named]:
-    """The products of one expert that a match bound."""
+def single_products(m: Match, steps: Sequence[Taken]) -> dict[str, Named]:
+    """The products of one expert that a match bound; of one that was hit, the stacks it picks from."""
     found: dict[str, Named] = {}
+    biases = {name: v for step in steps if step.step == "bias" for name, v in step.bound.items()}
     for name in ("first", "second", "down"):
         product = m.get(f"{name}_product", None)
-        if product is not None and not (name == "second" and product.out == m["first_product"].out):
+        if product is None or (name == "second" and product.out == m["first_product"].out):
+            continue
+        if isinstance(product, Picked):
+            found[name] = (m[name], biases.get(f"{name}_bias", ""), product.trans)
+        else:
             found[name] = (product.weight, product.bias, product.trans_weight)
     return found
 

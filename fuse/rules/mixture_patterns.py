@@ -15,6 +15,7 @@ from fuse.forms.mixtures import gated
 from fuse.ir import Graph, Op
 from fuse.match import compile_pattern
 from fuse.pattern import (
+    ANY,
     HOLE,
     LAST,
     Add,
@@ -27,6 +28,7 @@ from fuse.pattern import (
     Min,
     Mul,
     Pattern,
+    Pow,
     ReduceSum,
     Reshape,
     Slice,
@@ -51,7 +53,8 @@ TopK, Gather, GatherND, GatherElements = (
 )
 MatMul, NonZero, Tile, Not, Where = kind("MatMul"), kind("NonZero"), kind("Tile"), kind("Not"), kind("Where")
 Squeeze, Flatten, Sigmoid = kind("Squeeze"), kind("Flatten"), kind("Sigmoid")
-ReduceMax, ScatterElements = kind("ReduceMax"), kind("ScatterElements")
+ReduceMax, ReduceL1 = kind("ReduceMax"), kind("ReduceL1")
+ScatterElements, Greater = kind("ScatterElements"), kind("Greater")
 
 #: Operators that keep the elements and their order.
 FLAT = {
@@ -76,7 +79,8 @@ indices = TopK(anything("choice"), anything("k"), output=1, axis=LAST)
 chosen = TopK(anything("weighed"), anything("weighed_k"), output=0, axis=LAST) | GatherElements(
     anything("scored"), TopK(anything("weighed"), anything("weighed_k"), output=1, axis=LAST), axis=LAST
 )
-_total = ReduceSum(HOLE, axes=LAST, keepdims=1)
+#: The sum of the sizes of probabilities is their sum (DBRX).
+_total = ReduceSum(HOLE, axes=LAST, keepdims=1) | ReduceL1(HOLE, axes=LAST, keepdims=1)
 routed = star(
     "route",
     {
@@ -108,9 +112,11 @@ def part(name: str, made: Pattern, more: Mapping[str, Pattern]) -> Pattern:
 
 
 def inner(gate: Pattern, up: Pattern) -> Pattern:
-    """act(gate) times up, or an activation alone."""
+    """act(gate) times up, or an activation alone; a relu may be squared."""
     act = form(forms.activation, "act", x=gate)
-    return flat(form(gated, "gated", gate=gate, up=up) | Mul(act, up) | act)
+    relu = form(forms.activation, "act", lambda a: a.name == "relu", x=gate)
+    squared = Mul(relu, relu) | Pow(relu, constant(2))
+    return flat(form(gated, "gated", gate=gate, up=up) | squared | Mul(act, up) | act)
 
 
 # ---- batched: weights gathered for each chosen expert -------------------------------------------------
@@ -157,8 +163,17 @@ batched = ReduceSum(flat(Mul(_down, routed)))
 
 
 # ---- looped: rows gathered for each expert ------------------------------------------------------------
-#: Which of its k choices (0) and which token (1) each place is where expert was chosen.
-_hits = NonZero(flat(Gather(anything("table"), constant("expert"))))
+#: The numbers of the experts that any token chose, and one of them. A trace splits them into as many as
+#: there were when it was made: with any other number of them its file does not run.
+_chosen_experts = Transpose(NonZero(flat(Greater(ReduceSum(anything("table")), constant(0)))))
+_one_chosen = star(
+    "flat",
+    {**FLAT, "only": Gather(HOLE, constant(0))},
+    Split(_chosen_experts, output=ANY),
+    (*FLAT, "only"),
+)
+#: Which of its k choices (0) and which token (1) each place is where an expert was chosen.
+_hits = NonZero(flat(Gather(anything("table"), constant("expert") | _one_chosen)))
 
 
 def hit(number: int) -> Pattern:
@@ -201,6 +216,47 @@ _SPREAD = {**FLAT, "expand": Expand(HOLE)}
 update = star("flat", _SPREAD, Mul(flat(linear("down", x=inner(_one, _two))), weights), tuple(FLAT))
 place = star("flat", _SPREAD, hit(1), (*FLAT, "expand"))
 
+
+# ---- looped over the experts that were hit, as a trace of such a loop has it ----------------------------
+class Picked(NamedTuple):
+    """Rows by the weight that one expert has in a stack; trans: 1 where it is turned first."""
+
+    weight: str
+    x: str
+    trans: int
+    out: str
+    op: Op
+
+
+@form_of("MatMul")
+def _picked(graph: Graph, op: Op) -> Picked | None:
+    made, trans = graph.producer(op.inputs[1]), 0
+    if made is not None and made.kind == "Transpose":
+        made, trans = graph.producer(made.inputs[0]), 1
+    if made is None or made.kind != "Gather" or not graph.is_constant(made.inputs[0]):
+        return None
+    return Picked(op.inputs[1], op.inputs[0], trans, op.outputs[0], op)
+
+
+def _of_hit(name: str) -> Pattern:
+    return Gather(constant(name, scalar=False), anything("hit"), axis=0)
+
+
+def picked(name: str, **operands: Pattern) -> Pattern:
+    return form(_picked, f"{name}_product", None, weight=Transpose(_of_hit(name)) | _of_hit(name), **operands)
+
+
+def _hit_bias(name: str) -> dict[str, Pattern]:
+    return {"bias": Add(HOLE, _of_hit(f"{name}_bias"))}
+
+
+_three, _four = (
+    part("gate", picked("first"), _hit_bias("first")),
+    part("up", picked("second"), {**_hit_bias("second"), **OFFSET}),
+)
+_made = star("out", {**FLAT, **_hit_bias("down")}, picked("down", x=inner(_three, _four)), tuple(FLAT))
+update_of_hit = star("flat", _SPREAD, Mul(_made, weights), tuple(FLAT))
+
 # ---- a choice of its own --------------------------------------------------------------------------------
 #: Scores with a bias an expert, and those of all but the best groups of experts replaced.
 biased = Add(flat(anything("scored")), constant("bias", scalar=False))
@@ -216,6 +272,7 @@ grouped = Where(Not(_mask), _fill, _values) | Where(_mask, _values, _fill)
 match_biased, match_grouped = compile_pattern(biased), compile_pattern(grouped)
 match_batched, match_repeated = compile_pattern(batched), compile_pattern(repeated)
 match_update, match_rows = compile_pattern(update), compile_pattern(rows)
+match_update_of_hit = compile_pattern(update_of_hit)
 match_place, match_lane, match_row = map(compile_pattern, (place, hit(0), hit(1)))
 match_indices = compile_pattern(flat(indices))
 #: Kinds that stand between a choice of experts and the result.

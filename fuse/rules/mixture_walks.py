@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fuse.attributes import attribute
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
@@ -34,7 +35,7 @@ REACH = 128
 _SUMS = next(family for family in FAMILIES if "ReduceSum" in family)
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 #: What a walk over the experts keeps from one to the next.
-_SHARED = frozenset({"x", "choice", "k", "weighed", "weighed_k", "scored", "table"})
+_SHARED = frozenset({"x", "choice", "k", "weighed", "weighed_k", "scored", "table", "hits"})
 
 
 def reached(graph: Graph, value: str, through: Collection[str], wanted: Collection[str]) -> list[Op]:
@@ -119,20 +120,56 @@ def _looped(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
         return
     k = check_choice(m, top, wrong)
     attrs = read_route(m, m.bound["route"], k, wrong)
-    _check_table(m, top, hot[0], tables[0], k, len(experts), wrong)
     numbers = sorted(experts)
     if numbers != list(range(len(numbers))):
         wrong.setdefault("every_expert_is_added", Wrong(m.root, f"experts {numbers}"))
-    facts = Facts(m.root, [experts[n] for n in numbers], len(experts), k, {"stacked": False, **attrs}, wrong)
+    if (hits := m.bound.get("hits")) is not None:
+        facts = _of_hits(m, hits, experts, k, attrs, wrong)
+    else:
+        every = [experts[n] for n in numbers]
+        facts = Facts(m.root, every, len(every), k, {"stacked": False, **attrs}, wrong)
+    _check_table(m, top, hot[0], tables[0], facts, wrong)
     m.ops += [*_spread_shapes(graph, m.ops)]
     m.bound = {**m.bound, "facts": facts, "top": top}
     yield m
 
 
+def _of_hits(
+    m: Match, hits: Op, experts: dict[int, Expert], k: int, attrs: dict[str, Any], wrong: dict[str, Wrong]
+) -> Facts:
+    """A loop over the experts that were hit is all of the mixture: the rest add nothing."""
+    graph, found = m.graph, list(experts.values())
+    if len(hits.outputs) != len(found):
+        got = f"{len(found)} of the {len(hits.outputs)} that were hit"
+        wrong.setdefault("every_expert_is_added", Wrong(m.root, got))
+    if any(expert != found[0] for expert in found):
+        wrong.setdefault("experts_are_alike", Wrong(m.root, "other stacks of weights"))
+    for op in m.ops:
+        inside = op.kind == "ReduceSum" and op.inputs[0] == m["table"]
+        if (inside and not _sums_all(graph, op)) or (op is hits and not _one_each(graph, op)):
+            wrong.setdefault("every_expert_is_added", Wrong(op.outputs[0], "another choice of experts"))
+    stack = graph.dims(found[0].first)
+    count = stack[0] if stack and isinstance(stack[0], int) else 0
+    return Facts(m.root, found[:1], count, k, attrs, wrong)
+
+
+def _sums_all(graph: Graph, op: Op) -> bool:
+    """Whether a sum of the table goes over choices and rows: how often each expert was chosen."""
+    axes = attribute(graph, op, "axes")
+    return (
+        isinstance(axes, tuple) and {axis % 3 for axis in axes} == {1, 2} and not op.attrs.get("keepdims", 1)
+    )
+
+
+def _one_each(graph: Graph, op: Op) -> bool:
+    """Whether a split gives each number of an expert alone."""
+    return op.attrs.get("axis", 0) == 0 and all(graph.dims(out) == (1, 1) for out in op.outputs)
+
+
 def _last_sum(graph: Graph, table: str) -> Op | None:
     """The sum that takes the last expert's results, from the first expert's on."""
-    first = graph.readers(table)
-    op = graph.slots[first[0]] if first else None
+    readers = (graph.slots[slot] for slot in graph.readers(table))
+    op = next((op for op in readers if op is not None and op.kind == "Gather"), None)
     scatter = reached(graph, op.outputs[0], patterns.BETWEEN, _SCATTERS) if op is not None else []
     last = scatter[0] if scatter else None
     while last is not None:
@@ -171,13 +208,16 @@ def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int
         m.ops += sums
         if not _expert(m, scatter) or m.bound["table"] != table:
             return None
+        number = _number(m)
+        if number is None:
+            return None
         _check_step(m, m.ops[ops:], scatter, width, wrong)
-        expert = read_expert(m, m.steps[steps:], single_products(m), wrong)
-        number = int(m.number("expert"))
+        taken = m.steps[steps:]
+        expert = read_expert(m, taken, single_products(m, taken), wrong)
         if number in found:
             wrong.setdefault("every_expert_is_added", Wrong(value, f"expert {number} twice"))
         found[number] = expert
-        route = bound.get("route") or [s for s in m.steps[steps:] if s.star == "route"]
+        route = bound.get("route") or [s for s in taken if s.star == "route"]
         lanes = m.number("lanes") if m.get("lanes") else None
         m.bound = {key: v for key, v in m.bound.items() if key in _SHARED} | {"route": route, "stride": lanes}
         value = rest
@@ -189,9 +229,31 @@ def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int
     return found or None
 
 
+def _number(m: Match) -> int | None:
+    """The number of an expert, or its place among those that were hit."""
+    if m.get("expert"):
+        number = m.number("expert")
+        return None if number is None else int(number)
+    graph, value = m.graph, m["hit"]
+    op = graph.producer(value)
+    while op is not None and op.kind != "Split":
+        value = op.inputs[0]
+        op = graph.producer(value)
+    if op is None or m.bound.setdefault("hits", op) is not op:
+        return None
+    return op.outputs.index(value)
+
+
 def _expert(m: Match, scatter: Op) -> bool:
     """Match what one expert scatters: its results, their weights, and the rows that both are of."""
-    if not patterns.match_place(m, scatter.inputs[1]) or not patterns.match_update(m, scatter.inputs[2]):
+    begin = len(m.ops)
+    if not patterns.match_place(m, scatter.inputs[1]):
+        return False
+    update = patterns.match_update
+    if not m.get("expert"):
+        m.bound["hit"] = _looked_up(m, begin)[0]
+        update = patterns.match_update_of_hit
+    if not update(m, scatter.inputs[2]):
         return False
     bound = m.bound
     products = [bound[f"{name}_product"] for name in ("first", "second") if f"{name}_product" in bound]
@@ -203,7 +265,13 @@ def _expert(m: Match, scatter: Op) -> bool:
         places.append(m.bound["row"])
     fine = all(patterns.match_row(m, place) for place in places) and patterns.match_lane(m, bound["lane"])
     m.bound = {**bound, **m.bound}
-    return fine
+    return fine and (bool(m.get("expert")) or _looked_up(m, begin) == [m["hit"]])
+
+
+def _looked_up(m: Match, begin: int) -> list[str]:
+    """By which numbers the ops from one on look up the table."""
+    found = (op.inputs[1] for op in m.ops[begin:] if op.kind == "Gather" and op.inputs[0] == m["table"])
+    return list(dict.fromkeys(found))
 
 
 def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
@@ -232,15 +300,18 @@ def _check_step(m: Match, ops: list[Op], scatter: Op, width: Dims | None, wrong:
         got = f"a scatter ({reduction}) onto {dims_text(graph.dims(onto))}"
         wrong.setdefault("the_sum_begins_at_zero", Wrong(scatter.outputs[0], got))
     for op in ops:
-        if op.kind == "Split" and op.attrs.get("axis", 0) not in (1, -1):
+        if op.kind == "Split" and op is not m.get("hits") and op.attrs.get("axis", 0) not in (1, -1):
             wrong.setdefault("places_are_choice_and_row", Wrong(op.outputs[0], "a split of places"))
         if op.kind == "Gather" and op.inputs[0] == table and op.attrs.get("axis", 0) != 0:
             wrong.setdefault("places_are_choice_and_row", Wrong(op.outputs[0], "another axis"))
 
 
-def _check_table(m: Match, top: Op, hot: Op, turned: Op, k: int, count: int, wrong: dict[str, Wrong]) -> None:
-    """[experts, k, rows], one where the expert was chosen: what NonZero gives (choice, row) pairs of."""
-    graph = m.graph
+def _check_table(m: Match, top: Op, hot: Op, turned: Op, facts: Facts, wrong: dict[str, Wrong]) -> None:
+    """[experts, k, rows], one where the expert was chosen: what NonZero gives (choice, row) pairs of.
+
+    Rows past the last expert, where only those that were hit run, are of experts that nobody chooses.
+    """
+    graph, k, count = m.graph, facts.k, facts.count
     m.ops += [hot, turned]
     on = graph.content(hot.inputs[2])
     dims = graph.dims(turned.outputs[0])
@@ -248,7 +319,7 @@ def _check_table(m: Match, top: Op, hot: Op, turned: Op, k: int, count: int, wro
     fine = on == (0, 1) and hot.attrs.get("axis", -1) in (-1, 2)
     if not fine or tuple(turned.attrs.get("perm", ())) != (2, 1, 0) or dims is None or dims[1:] != (k, rows):
         wrong.setdefault("places_are_choice_and_row", Wrong(turned.outputs[0], dims_text(dims)))
-    elif dims[0] != count:
+    elif dims[0] != count and not (facts.stacked and isinstance(dims[0], int) and dims[0] > count):
         wrong.setdefault("every_expert_is_added", Wrong(m.root, f"{count} of {dims[0]}"))
     if m.get("stride", None) not in (None, k):
         wrong.setdefault("places_are_choice_and_row", Wrong(m.root, f"{m['stride']} choices a row"))

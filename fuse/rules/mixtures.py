@@ -50,7 +50,10 @@ def find_moe(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """The mixture whose experts a TopK chooses, with its scoring taken in where nobody else reads it."""
     for found in find_mixtures(graph, op, budget):
         facts: Facts = found["facts"]
+        sizes = any(op.kind == "ReduceL1" for op in found.ops)
         for scores in scores_of(found, facts.attrs.get("scoring", "")):
+            if sizes and scores.attrs.get("scoring") == "none":
+                continue  # the sizes of scores that may have a sign sum to something else
             for root, rounds in _results(graph, found):
                 m = Match(graph, budget)
                 m.ops, m.steps, m.root = [*found.ops, *scores.ops, *rounds], found.steps, root
