@@ -41,6 +41,15 @@ HALF = {
     "half": lambda g, path: g.node("Mul", g.input("x", g.seeds.default), g.array(np.array(0.5, np.float32)))
 }
 
+
+def gelu_or_one_relu(grower: Grower, path: str, operands: dict[str, str]) -> str:
+    """Of what is squared, one relu."""
+    if "|1" not in path and "|2" not in path:
+        return grower.node("Gelu", product(grower))
+    made = (node.output[0] for node in grower.nodes if node.op_type == "Relu")
+    return next(made, None) or grower.node("Relu", product(grower))
+
+
 #: Lanes of a head, and how many of them are rotated where the rest passes.
 WIDTH, ROTATED = 8, 4
 
@@ -240,7 +249,7 @@ SEEDS: dict[str, Seeds] = {
     "matmul_bias_act": Seeds(
         forms={"product": lambda g, path, x: product(g, path, x) if "|1" in path else gemm(g, path, x)}
     ),
-    "gated_act": Seeds(made={"up": lambda g, path: product(g)}),
+    "gated_act": Seeds(forms={"act": gelu_or_one_relu}, made={"up": lambda g, path: product(g)}),
     "add_norm": Seeds(
         forms={
             "regrouped": lambda g, path, operands: g.node(

@@ -339,6 +339,12 @@ def test_no_op_is_too_odd(call: tuple[Op, dict[str, Type], dict[str, Content], i
         assert len(contents.get(name, ())) <= 16
 
 
+@pytest.mark.parametrize("kind", ["BiasSplitGelu", "BiasAdd", "BiasGelu"])
+def test_a_scalar_has_no_halves(kind: str) -> None:
+    types = {"a": Type("f32", ())}
+    infer(Op(f"com.microsoft.{kind}", ("a",), ("y",), {}), types, {}, 1)
+
+
 #: Operators whose operands or results are no tensors, so have no type here.
 NO_TENSORS = {
     "ConcatFromSequence",

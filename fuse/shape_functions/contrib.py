@@ -192,6 +192,8 @@ def position_bias(call: Call) -> Sequence[Sketch | None]:
 
 def split_gelu(call: Call) -> Sequence[Sketch | None]:
     dims = call.need(0)
+    if not dims:
+        raise Unclear
     return ((*dims[:-1], quotient(dims[-1], 2)),)
 
 
