@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx.parser
+import pytest
 from lowering_models import BODY, NORM, NORMS, X, fused, parse, run, same, two_norms
 from onnx import inliner
 
@@ -33,6 +35,27 @@ def test_two_places_of_one_structure_share_a_function():
     flat = inliner.inline_local_functions(lowered)
     assert not flat.functions
     same(run(flat, X), run(model, X))
+
+
+def test_a_function_imports_a_domain_that_the_file_does_not():
+    """onnxruntime's optimizer writes its own operators and imports no such domain."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y) {
+          a = Neg(x)
+          y = com.microsoft.Gelu(a)
+        }
+        """
+    )
+    graph = load(model)
+    fused(graph, "act", "a y", "x")
+    lowered = to_proto(graph)
+    assert {o.domain: o.version for o in lowered.functions[0].opset_import} == {"": 17, "com.microsoft": 1}
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(lowered.SerializeToString(), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
+    assert not y.any()
 
 
 def test_another_attribute_is_another_function():

@@ -100,7 +100,8 @@ class Functions:
             node.output.extend(line.outputs)
             node.attribute.extend(part.node.attribute)
             nodes.append(node)
-        opsets = [helper.make_opsetid(d, self._opsets[d]) for d in domains if d in self._opsets]
+        # onnxruntime runs a model that uses its own domain and does not import it, but no such function.
+        opsets = [helper.make_opsetid(d, self._opsets.get(d, 1)) for d in domains]
         return helper.make_function(DOMAIN, name, structure.inputs, structure.outputs, nodes, opsets)
 
 
