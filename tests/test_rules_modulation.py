@@ -330,6 +330,24 @@ def test_embed_norm_agrees_with_its_definition(
     assert len(op.outputs) == 1 + written
 
 
+@drawn(st.integers(0, 99), st.sampled_from([np.int8, np.uint8]), st.booleans())
+def test_tables_of_codes(seed: int, codes_of: Any, centred: bool) -> None:
+    """As onnxruntime quantizes a model: rows of codes are looked up, then decoded."""
+    g = Building(np.float32, seed=seed)
+    parts = []
+    for name, rows in (("word", 20), ("position", 9)):
+        table = g.constant(g.draw.integers(0, 99, (rows, W)).astype(codes_of))
+        ids = g.input(f"{name}_ids", B, S, dtype=TensorProto.INT64)
+        zero = [] if centred else [g.constant(np.array(7, codes_of))]
+        parts.append(g.op("DequantizeLinear", g.op("Gather", table, ids), g.constant(0.03), *zero))
+    y = g.op("LayerNormalization", g.op("Add", *parts), g.weight(W), g.weight(W), epsilon=1e-3)
+    op = fired(g.model(y), "embed_norm", seed)
+    assert op.attrs["word_scale"] == op.attrs["position_scale"] == pytest.approx(0.03)
+    assert op.attrs.get("type_zero", 0.0) == 0.0
+    assert op.attrs.get("position_zero", 0.0) == (0.0 if centred else 7.0)
+    assert optimized(g.model(y), "ort-cpu").report.refused("embed_norm")
+
+
 def test_a_table_at_run_time() -> None:
     assert codes(embedded(input="position"), "embed_norm") == {"operand"}
 

@@ -85,6 +85,8 @@ _CONV = {
     "eps": Attr(1e-5, "added to the variance before its root, where there is one"),
 }
 _PERM = {"perm": Attr((), "the transpose between norm and rotation (none: they touch)")}
+#: The tables that are looked up before a model's first norm.
+_TABLES = ("word", "position", "type")
 _AXIS = {"axis": Attr(REQUIRED, "the sequence axis the rows are joined on, from the end (negative)")}
 
 
@@ -278,7 +280,9 @@ CLASSES: dict[str, FusedClass] = {
             "written "
             "on where read",
             "y sum",
-            _NORM | {"word_scale": Attr(1.0, "scales the rows of word")},
+            _NORM
+            | {f"{name}_scale": Attr(1.0, f"scales the rows of {name}") for name in _TABLES}
+            | {f"{name}_zero": Attr(0.0, f"taken off the rows of {name} before") for name in _TABLES},
         ),
         declare(
             "qk_norm",

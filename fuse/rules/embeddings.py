@@ -18,11 +18,12 @@ from fuse.types import FLOATS, INTEGERS, Dim, Dims, mul
 # ---- lookups -------------------------------------------------------------------------------------
 @dataclass
 class Lookup:
-    """Rows of a table by ids, or rows as they are (no ids), times a number."""
+    """Rows of a table by ids, or rows as they are (no ids), less a number of codes, times a number."""
 
     table: str
     ids: str = ""
     scale: float = 1.0
+    zero: float = 0.0
     ops: list[Op] = field(default_factory=list)
 
 
@@ -36,10 +37,24 @@ def lookup(graph: Graph, value: str) -> Lookup | None:
         inner = lookup(graph, next((v for v in op.inputs if v != number), "")) if number else None
         if inner is None or not inner.ids or inner.scale != 1.0:
             return None
-        return Lookup(inner.table, inner.ids, float(graph.scalar(number) or 0.0), [*inner.ops, op])
+        return Lookup(inner.table, inner.ids, float(graph.scalar(number) or 0.0), 0.0, [*inner.ops, op])
+    if op.kind == "DequantizeLinear":
+        return _codes(graph, op)
     if op.kind != "Gather" or graph.dtype(value) not in FLOATS or len(graph.dims(op.inputs[0]) or ()) != 2:
         return None
-    return Lookup(op.inputs[0], op.inputs[1], 1.0, [op])
+    return Lookup(op.inputs[0], op.inputs[1], 1.0, 0.0, [op])
+
+
+def _codes(graph: Graph, op: Op) -> Lookup | None:
+    """Rows of codes that are looked up, then decoded by one scale and one zero point."""
+    rows = graph.producer(op.inputs[0])
+    step = graph.scalar(op.inputs[1])
+    zero = graph.scalar(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else 0
+    if rows is None or rows.kind != "Gather" or step is None or zero is None:
+        return None
+    if graph.dtype(rows.inputs[0]) not in ("i8", "u8") or len(graph.dims(rows.inputs[0]) or ()) != 2:
+        return None
+    return Lookup(rows.inputs[0], rows.inputs[1], float(step), float(zero), [rows, op])
 
 
 def lookups(graph: Graph, found: forms.AddNorm) -> tuple[list[Lookup], list[Op]] | None:
@@ -119,10 +134,13 @@ def _roles(graph: Graph, found: list[Lookup]) -> list[Lookup]:
 
 def _embedding(m: Match) -> Built | None:
     word, *rest = _roles(m.graph, m["lookups"])
-    if any(one.scale != 1.0 for one in rest) or (len(rest) == 2 and not rest[1].ids):
+    if len(rest) == 2 and not rest[1].ids:
         return None
     norm = m["norm"]
-    attrs = norm_attrs(norm) | ({} if word.scale == 1.0 else {"word_scale": word.scale})
+    attrs = norm_attrs(norm)
+    for name, one in zip(("word", "position", "type"), (word, *rest), strict=False):
+        attrs |= {f"{name}_scale": one.scale} if one.scale != 1.0 else {}
+        attrs |= {f"{name}_zero": one.zero} if one.zero else {}
     tables = [value for one in (word, *rest, Lookup(""))[:3] for value in (one.ids, one.table)]
     return Built("embed_norm", (*tables, norm.weight, norm.bias), attrs, outputs=(norm.out, norm.total))
 

@@ -65,10 +65,12 @@ def embed_norm(
 ) -> tuple[Array, Array]:
     """The norm of the rows of the three tables that their ids select; and their sum. Rows without ids
     are added as they are."""
-    total = exact(word)[word_ids] * case["word_scale"]
-    for ids, table in ((position_ids, position), (type_ids, types)):
+    total: Array = np.zeros(())
+    tables = ("word", word_ids, word), ("position", position_ids, position), ("type", type_ids, types)
+    for name, ids, table in tables:
         if table is not None:
-            total = total + (exact(table) if ids is None else exact(table)[ids])
+            rows = exact(table) if ids is None else exact(table)[ids]
+            total = np.asarray(total + (rows - case[f"{name}_zero"]) * case[f"{name}_scale"])
     return _normed(case, total, weight, bias), total
 
 
