@@ -36,6 +36,7 @@ def mask(at: Operands, want: tuple[str, ...]) -> Answer:
         "add": "additive",
         "keep": "bool",
         "drop": "bool",
+        "hide": "a mask that is subtracted",
         "divide": "a mask that divides",
         "multiply": "a factor of each head",
     }

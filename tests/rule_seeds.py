@@ -304,9 +304,10 @@ SEEDS: dict[str, Seeds] = {
             "keep": (5, 7),
             "drop": (5, 7),
             "gone": (5, 7),
+            "hidden": (2, 1, 5, 7),
         },
         types={"keep": 9, "drop": 9, "gone": 9},
-        numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9, "lowest": -1e30},
+        numbers={"s": 0.5, "c": 20.0, "c2": 20.0, "fill": -1e9, "much": 1e9, "lowest": -1e30},
         nodes={
             "Einsum": with_attributes("Einsum", equation="bhij,bhjk->bhik"),
             "Transpose": turned_shares,

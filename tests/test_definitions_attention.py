@@ -158,7 +158,7 @@ def test_a_mask_a_window() -> None:
     [
         ({"q_layout": "b s h"}, "has 3 axes, its operand has 4"),
         ({"q_layout": "b h s x"}, "has an axis 'x'"),
-        ({"mask": ("cover",)}, "a mask entry is add, keep, drop, cap, divide or multiply"),
+        ({"mask": ("cover",)}, "a mask entry is add, hide, keep, drop, cap, divide or multiply"),
         ({"empty_rows": "one"}, "empty_rows is nan, zero or average"),
         ({"groups": 3}, "do not make 4 query heads"),
     ],

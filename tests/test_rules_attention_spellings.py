@@ -202,6 +202,29 @@ def test_another_mask_is_not_called_causal(mask: Callable[[Building], str]) -> N
     assert not fired(masked(mask), "attention").attrs.get("causal")
 
 
+# ---- masks that are taken off ------------------------------------------------------------------------
+def taken_off(dtype: Any = np.float32, much: float = 3e4, seed: int = 0) -> ModelProto:
+    """As XLNet: a number that is one where a key is hidden, times a large one, is taken off the scores."""
+    g = Building(dtype, seed=seed)
+    q, k, v = operands(g)
+    scores = g.op("Mul", g.op("MatMul", q, k), g.constant(D**-0.5))
+    hidden = g.op("Cast", g.input("hidden", B, 1, S, T, dtype=TensorProto.BOOL), to=TensorProto.FLOAT)
+    hidden = hidden if dtype == np.float32 else g.op("Cast", hidden, to=TensorProto.FLOAT16)
+    return g.model(weighed(g, g.op("Sub", scores, g.op("Mul", hidden, g.constant(much))), v))
+
+
+@drawn(st.integers(0, 99), DTYPE)
+def test_a_mask_that_is_taken_off(seed: int, dtype: Any) -> None:
+    op = fired(taken_off(dtype, seed=seed), "attention", seed)
+    assert op.attrs["mask"] == ("hide",)
+    assert op.attrs["fill"] == (pytest.approx(3e4, rel=1e-3),)
+
+
+def test_a_bias_that_is_taken_off_is_no_mask() -> None:
+    assert codes(taken_off(much=3.0), "attention") == {"operand"}
+    assert optimized(taken_off(), "ort-cpu").report.refused("attention")
+
+
 # ---- a gate of the result ------------------------------------------------------------------------------
 def gated(
     dtype: Any = np.float32,

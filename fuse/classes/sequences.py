@@ -17,14 +17,16 @@ ATTENTION = {
     "scale": Attr(REQUIRED, "product of every scalar factor of the scores"),
     "mask": Attr(
         (),
-        "what happens to the scores, outermost first: add (operand), keep (operand true keeps), drop "
-        "(operand true drops), cap, divide (operand divides), multiply (operand is a factor of each head), "
+        "what happens to the scores, outermost first: add (operand), hide (the operand times a fill is "
+        "taken off), keep (operand true keeps), drop (operand true drops), cap, divide (operand divides), "
+        "multiply (operand is a factor of each head), "
         "sink (operand is one more score a head, which takes its share of the softmax and gives nothing). "
         "One operand each, but cap has none",
     ),
     "fill": Attr(
         (),
-        "for each keep or drop, in order, what replaces a dropped score (-inf or very negative)",
+        "for each keep, drop or hide, in order, what replaces a dropped score (-inf or very negative), or is "
+        "taken off a hidden one",
     ),
     "mask_layouts": Attr(
         (),

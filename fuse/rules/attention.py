@@ -88,6 +88,8 @@ c, c2 = constant("c"), constant("c2")
 softcap = kind("softcap")
 
 
+#: What scores are lowered by where a key is hidden.
+much = constant("much", test=lambda number: number >= -HIDDEN, want=f"much: at least {-HIDDEN:g}")
 #: What may stand between the scores and the softmax, each any number of times.
 SCORE_STEPS = {
     "scale": Mul(HOLE, constant("s")),
@@ -105,6 +107,7 @@ SCORE_STEPS = {
     "turn": Transpose(HOLE),
     "sink": Concat(HOLE, Expand(anything("sink")) | anything("sink"), axis=LAST),
     "shift": Sub(HOLE, ReduceMax(HOLE, axes=LAST, keepdims=1)),
+    "hide": Sub(HOLE, Mul(anything("hidden"), much)),
     "multiply": Mul(HOLE, Runtime("factor", heads=True)),
 }
 #: What may stand between the softmax and the product with v.
@@ -276,7 +279,7 @@ def _built(
         attrs["groups"] = groups
     if masks:
         attrs["mask"] = tuple(what for what, *_ in masks)
-        fills = tuple(number for what, _, _, number in masks if what in ("keep", "drop"))
+        fills = tuple(number for what, _, _, number in masks if what in ("keep", "drop", "hide"))
         attrs |= {"fill": fills} if fills else {}
         where = tuple(layout for what, _, layout, _ in masks if what != "cap")
         attrs |= {"mask_layouts": where} if any(where) else {}

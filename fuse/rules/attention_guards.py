@@ -10,7 +10,7 @@ from fuse.rules.attention_masks import first_lanes, one_condition
 from fuse.types import add
 
 #: Steps that a factor of the scores must stand below.
-INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink"})
+INNER = frozenset({"add", "keep", "drop", "cap", "bound", "divide", "sink", "hide"})
 
 
 def softmax_runs_over_the_keys(m: Match) -> Wrong | None:

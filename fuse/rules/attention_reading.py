@@ -91,11 +91,12 @@ def _read_mask(graph: Graph, reading: Reading, what: str, at: str, bound: dict[s
         reading.scale *= cap if what == "bound" else 1.0
         reading.masks.append(("cap", "", "", 0.0))
         return
-    name = {"add": "mask", "divide": "divisor", "multiply": "factor"}.get(what, what)
+    name = {"add": "mask", "divide": "divisor", "multiply": "factor", "hide": "hidden"}.get(what, what)
     operand = bound[name]
     if (what == "add" and adds_nothing(graph, operand)) or (what == "keep" and always_true(graph, operand)):
         return
-    number = float(graph.scalar(bound["fill"]) or 0.0) if what in ("keep", "drop") else 0.0
+    fill = bound.get("much" if what == "hide" else "fill", "") if what in ("keep", "drop", "hide") else ""
+    number = float(graph.scalar(fill) or 0.0) if fill else 0.0
     reading.masks.append((what, operand, where, number))
 
 

@@ -103,6 +103,8 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
             scores = scores.reshape(_folded(plain, layout, mask))
         if entry == "add":
             scores = exact((scores + exact(mask)).astype(mask.dtype))
+        elif entry == "hide":
+            scores = exact((scores - exact(mask) * float(next(fills))).astype(mask.dtype))
         elif entry == "multiply":
             scores = scores * exact(mask)
         elif entry == "divide":
@@ -110,7 +112,7 @@ def masked(case: Case, scores: Array, masks: Sequence[Array]) -> Array:
         elif entry in ("keep", "drop"):
             scores = np.where(mask.astype(np.bool_) == (entry == "keep"), scores, float(next(fills)))
         else:
-            raise FuseError(f"a mask entry is add, keep, drop, cap, divide or multiply, got {entry!r}")
+            raise FuseError(f"a mask entry is add, hide, keep, drop, cap, divide or multiply, got {entry!r}")
         if layout or scores.ndim != len(plain):  # else a mask of more batches than q has widened them
             scores = scores.reshape(plain)
     return scores
