@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuse.report import Decision
 from fuse.report.diff import KINDS, ChangeGroup, Diff
-from reports.text import align
+from reports.text import folded
 from reports.words import cause, clean, clip, short_code
 
 _TITLES = ("", "places", "rule", "place", "before", "after")
@@ -17,7 +17,8 @@ def render(found: Diff, form: str = "text", width: int | None = None) -> str:
         return _markdown(found, groups)
     lines = [_head(found), *(f"  {line}" for line in found.differences())]
     if groups:
-        lines += ["", *align([_TITLES, *map(_cells, groups)], "<><<<<")]
+        cells = [_TITLES, *map(_cells, groups)]
+        lines += ["", *folded(cells, "<><<<<", ("before  ", "after   "), width)]
     else:
         lines.append("every place is the same")
     return "".join(clip(line.rstrip(), width) + "\n" for line in lines)

@@ -25,6 +25,8 @@ from reports.words import (
 #: The default page has no more lines than this.
 PAGE = 25
 _DIGITS = re.compile(r"\d+")
+#: What stands before a reason on a line of its own.
+_UNDER = "   "
 #: A symbolic sum longer than this says only what it depends on.
 _LONGEST_SUM = 40
 
@@ -132,13 +134,33 @@ def align(rows: Sequence[Cells], sides: str) -> list[str]:
     ]
 
 
+def folded(rows: Sequence[Cells], sides: str, under: Sequence[str], width: int | None) -> list[str]:
+    """Rows as `align` has them where that fits the width; else the last cells, which say why, stand on lines
+    of their own under their row, each behind its word of `under` ("-" and empty ones left out)."""
+    lines = align(rows, sides)
+    if width is None or max(len(line.rstrip()) for line in lines) <= width:
+        return lines
+    kept = len(sides) - len(under)
+    heads = align([row[:kept] for row in rows], sides[:kept])
+    found = [heads[0]]
+    for head, row in zip(heads[1:], rows[1:], strict=True):
+        found.append(head)
+        found += [
+            f"{_UNDER}{word}{cell}"
+            for word, cell in zip(under, row[kept:], strict=True)
+            if cell not in ("", "-")
+        ]
+    return found
+
+
 # ---- what did not fire --------------------------------------------------------------------------
 def _costs(rows: list[Decision], view: View) -> list[str]:
     if not rows:
         return ["", "nothing was refused, held or nearly matched"] if not view.narrowed else []
     heads = ("", "rule", "place", "outcome", "saves", "why")
     if view.every:
-        lines = align([heads, *(_place_cells(n, row) for n, row in enumerate(rows, 1))], "><<<<<")
+        cells = [heads, *(_place_cells(n, row) for n, row in enumerate(rows, 1))]
+        lines = folded(cells, "><<<<<", ("",), view.width)
         return ["", "every place", *lines]
     groups = grouped(rows, apart=_told)
     shown = groups[: view.top]
@@ -146,7 +168,7 @@ def _costs(rows: list[Decision], view: View) -> list[str]:
     if len(groups) > len(shown):
         title += f" ({len(shown)} of {count(len(groups), 'group')})"
     cells = [heads, *(_group_cells(n, group) for n, group in enumerate(shown, 1))]
-    return ["", title, *align(cells, "><<<<<")]
+    return ["", title, *folded(cells, "><<<<<", ("",), view.width)]
 
 
 def _told(row: Decision) -> object:

@@ -13,6 +13,7 @@ import fuse
 from fuse.commands.examples import find
 from fuse.report import Report
 from fuse.report.diff import state
+from reports.diff import render
 
 SIDES = (("any", ""), ("ort-cpu", ""), ("m3", ""), ("any", "rms_norm"), ("any", "attention"))
 
@@ -115,6 +116,14 @@ def test_the_command(run: Run, files: dict[str, Path]) -> None:
     assert any(
         line.startswith("lost") and "gated_act" in line and "not_linked: want" in line for line in lines
     )
+
+
+def test_a_narrow_terminal_shows_both_sides() -> None:
+    lines = render(report("any").diff(report("m3")), "text", 70).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("lost") and "add_norm" in line)
+    assert lines[at + 1] == "   before  fired"
+    assert lines[at + 2].startswith("   after   refused  not_linked: want one kernel for add_norm")
+    assert max(map(len, lines)) <= 70
 
 
 def test_markdown(run: Run, files: dict[str, Path]) -> None:

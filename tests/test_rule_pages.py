@@ -50,6 +50,13 @@ def test_the_page(run: Run, name: str) -> None:
         assert any(line.split("  ")[0] == "" and line.strip().startswith(label) for line in lines), label
 
 
+@pytest.mark.parametrize("name", ["rope", "conv_state", "elementwise_region"])
+def test_the_text_of_a_page_fits_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("fuse.commands.listing.width", lambda: 60)
+    above = run("rules", name).out.partition("\n  before\n")[0]
+    assert max(map(len, above.splitlines())) <= 60
+
+
 def test_the_list_has_every_rule(run: Run) -> None:
     said = run("rules")
     flat = " ".join(said.out.split())

@@ -99,6 +99,18 @@ def test_places_that_differ_in_structure_alone_are_one_line() -> None:
     assert "8 launches" in line
 
 
+def test_where_a_terminal_is_narrow_the_reasons_have_lines_of_their_own() -> None:
+    report = mixed().report()
+    wide, narrow = (render(report, "text", View(width=width)) for width in (400, 60))
+    (told,) = [line for line in wide.splitlines() if "refused" in line and "x is f32" in line]
+    assert told.startswith("1  rms_norm")
+    lines = narrow.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("1  rms_norm"))
+    assert lines[at].endswith("  3 launches")
+    assert lines[at + 1].startswith("   width: want last axis at most 32, got 64")
+    assert max(map(len, lines)) <= 60
+
+
 def test_rule_and_outcome_narrow_the_page() -> None:
     report = mixed().report()
     text = render(report, "text", View(outcomes=("fired",)))

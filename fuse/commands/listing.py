@@ -39,6 +39,15 @@ def _paragraph(label: str, text: str) -> str:
     return textwrap.fill(text, columns, initial_indent=f"  {label:<10}", subsequent_indent=indent) + "\n"
 
 
+def _paragraphs(text: str) -> list[str]:
+    """The paragraphs of a docstring, indented and wrapped."""
+    columns = width() or _WIDTH
+    return [
+        textwrap.fill(" ".join(part.split()), columns, initial_indent="  ", subsequent_indent="  ")
+        for part in cleandoc(text).split("\n\n")
+    ]
+
+
 def rules(name: str | None) -> int:
     """The table of rules, or the page of one."""
     from fuse.rules.table import ADVANCE, LATE, RULES
@@ -53,7 +62,7 @@ def rules(name: str | None) -> int:
         return 0
     from fuse.classes import CLASSES
 
-    parts = [f"{rule.name}\n", textwrap.indent(cleandoc(rule.why), "  ") + "\n\n"]
+    parts = [f"{rule.name}\n", *(f"{text}\n\n" for text in _paragraphs(rule.why))]
     parts.append(_paragraph("starts at", ", ".join(rule.marks)))
     if rule.places:
         parts.append(_paragraph("builds", "the same class, which reads or writes in place"))
