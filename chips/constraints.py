@@ -295,7 +295,7 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         attention.q_len, attention.q_len_groups, attention.kv_len, attention.q_within_kv,
         attention.layouts, epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
-        mixture.stacked, quantized.float_types, quantized.codes, quantized.bits, quantized.storage,
+        mixture.stacked, quantized.float_types, quantized.codes, quantized.code_pairs, quantized.bits, quantized.storage,
         quantized.granularity, quantized.block_size, quantized.x_rounded, recurrence.key_width,
         recurrence.value_width, recurrence.head_pairs, recurrence.decay_space,
         recurrence.decay_of_heads, recurrence.state_layout, recurrence.update, recurrence.unscaled,
@@ -334,7 +334,7 @@ NEEDS: Mapping[str, frozenset[str]] = {name: frozenset() for name in CONSTRAINTS
         ("scoring", "selection", "plain_weights", "gating", "limited", "stacked"), frozenset({"experts"})
     ),
     **dict.fromkeys(
-        ("float_types", "codes", "bits", "storage", "granularity", "block_size", "x_rounded"),
+        ("float_types", "codes", "code_pairs", "bits", "storage", "granularity", "block_size", "x_rounded"),
         frozenset({"codes", "bits"}),
     ),
     **dict.fromkeys(

@@ -25,6 +25,15 @@ def codes(at: Operands, want: tuple[str, ...]) -> Answer:
     return None if dtype in want else f"codes are {dtype or 'of an unknown type'}"
 
 
+def code_pairs(at: Operands, want: tuple[tuple[str, str], ...]) -> Answer:
+    """x and weight in codes of {want}, a result in codes in those of x"""
+    x, weight = at.type("x").dtype, at.type("codes").dtype
+    if (x, weight) not in want:
+        return f"{x} and {weight}"
+    result = at.attr("y_codes") if at.value("code_scale") else x
+    return None if result == x else f"{x} and {weight}, the result in {result}"
+
+
 def bits(at: Operands, want: Number) -> Answer:
     """bits of a code: {want}"""
     return number(want, at.attr("bits"), "bits")

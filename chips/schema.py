@@ -123,6 +123,7 @@ class Limits(Row):
     stacked: Literal[True] | None = None
     float_types: tuple[Dtype, ...] | None = None
     codes: tuple[Literal["i8", "u8", "i4", "u4", "i2", "u2"], ...] | None = None
+    code_pairs: tuple[tuple[Literal["i8", "u8"], Literal["i8", "u8"]], ...] | None = None
     bits: Number | None = None
     storage: tuple[Literal["values", "blocks"], ...] | None = None
     granularity: tuple[Literal["tensor", "output", "block"], ...] | None = None

@@ -31,8 +31,8 @@ def words(want: Any, name: str) -> str:
         return _number_words(want)
     if isinstance(want, tuple) and (name, want) in _PHRASES:
         return _PHRASES[(name, want)]
-    if name == "head_pairs":
-        return "one of " + ", ".join(f"{keys} and {values}" for keys, values in want)
+    if name in ("head_pairs", "code_pairs"):
+        return "one of " + ", ".join(f"{one} and {two}" for one, two in want)
     if isinstance(want, tuple):
         items = [f"{item:g}" if isinstance(item, float) else str(item).replace("_", " ") for item in want]
         if name == "compute":

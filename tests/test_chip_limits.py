@@ -39,6 +39,13 @@ QUANTIZED = (
     {"x": "f32[4,64]", "codes": "= u8[8,2,16]", "scales": "= f32[16]"},
     {"bits": 4, "storage": "blocks", "granularity": "block", "block_size": 32},
 )
+IN_CODES = (
+    {
+        "x": "u8[4,64]", "codes": "= u8[64,16]", "scales": "= f32[]", "x_scale": "= f32[]",
+        "x_zero_point": "= u8[]", "code_scale": "= f32[]", "code_zero_point": "= u8[]",
+    },
+    {"bits": 8, "activation": "static", "y_codes": "u8"},
+)  # fmt: skip
 
 DELTA = (
     {"q": "f32[B,S,16,128]", "k": "f32[B,S,16,128]", "v": "f32[B,S,32,128]", "decay": "f32[B,S,32]", "beta": "f32[B,S,32]", "state": "f32[B,32,128,128]"},
@@ -108,6 +115,7 @@ CASES = {
     "stacked": ("moe", MIXTURE, True, ({}, {"trans_down": 0}), "the experts' weights stacked, an expert's [out, in]", "down weight [in, out]"),
     "float_types": ("quantized_matmul", QUANTIZED, ["f32"], ({"x": "f16[4,64]"}, {}), "x, scales and bias in floats of element type f32", "x is f16"),
     "codes": ("quantized_matmul", QUANTIZED, ["u8"], ({"codes": "= i4[8,64]"}, {}), "codes of element type u8", "codes are i4"),
+    "code_pairs": ("quantized_matmul", IN_CODES, [["u8", "i8"], ["u8", "u8"]], ({"codes": "= i8[64,16]"}, {"y_codes": "i8"}), "x and weight in codes of one of u8 and i8, u8 and u8, a result in codes in those of x", "u8 and i8, the result in i8"),
     "bits": ("quantized_matmul", QUANTIZED, {"one_of": [4, 8]}, ({}, {"bits": 2}), "bits of a code: one of 4, 8", "2"),
     "storage": ("quantized_matmul", QUANTIZED, ["blocks"], ({}, {"storage": "values"}), "codes stored as blocks", "values"),
     "granularity": ("quantized_matmul", QUANTIZED, ["block"], ({}, {"granularity": "tensor"}), "a scale for each block", "tensor"),
