@@ -93,8 +93,8 @@ def casts_to_float(star: str) -> Guard:
             bottom = bottom or inside
             if dtype not in FLOATS or (inside and inside not in FLOATS):
                 return Wrong(value, f"a cast to {dtype}")
-            ends = (_BITS.get(bottom, 0), _BITS.get(m.graph.dtype(m.root), 0))
-            if _BITS[dtype] < min(ends):
+            ends = (FRACTION_BITS.get(bottom, 0), FRACTION_BITS.get(m.graph.dtype(m.root), 0))
+            if FRACTION_BITS[dtype] < min(ends):
                 return Wrong(value, f"a cast to {dtype} and back")
         return None
 
@@ -102,7 +102,7 @@ def casts_to_float(star: str) -> Guard:
 
 
 #: Bits of the fraction of a float type.
-_BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
+FRACTION_BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
 
 
 def spans_last_axis(name: str, x: str = "x", code_name: str = "") -> Guard:

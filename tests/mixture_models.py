@@ -187,7 +187,8 @@ def batched(
         "Unsqueeze", d.op("Reshape", weights, d.ints(-1)), d.ints(0 if wrong == "a row of weights" else -1)
     )
     scaled = d.op("Mul", d.op("Cast", made, to=TensorProto.FLOAT) if wide else made, column)
-    grouped = d.op("Reshape", scaled, d.ints(-1, K, WIDTH))
+    shape = (K, -1, WIDTH) if wrong == "rows before the chosen" else (-1, K, WIDTH)
+    grouped = d.op("Reshape", scaled, d.ints(*shape))
     kind = "ReduceMean" if wrong == "mean" else "ReduceSum"
     total = d.op(kind, grouped, d.ints(0 if wrong == "sum over rows" else 1), keepdims=0)
     return str(d.op("Cast", total, to=TensorProto.FLOAT16) if wide else total)
@@ -230,7 +231,9 @@ def looped(d: Draft, x: str, routed: Any, wrong: str = "", adding: bool = False)
     adding: by scatters that add, without zeros of each expert's own.
     """
     weights, places = routed
-    hot = d.op("OneHot", places, d.const(np.array(EXPERTS)), d.ints(0, 1), axis=-1)
+    hot = d.op(
+        "OneHot", places, d.const(np.array(EXPERTS)), d.ints(0, 2 if wrong == "marked by two" else 1), axis=-1
+    )
     perm = [2, 0, 1] if wrong == "other places" else [2, 1, 0]
     table = d.op("Transpose", hot, perm=perm)
     fill = 1.0 if wrong == "from ones" else 0.0
@@ -253,12 +256,14 @@ def looped(d: Draft, x: str, routed: Any, wrong: str = "", adding: bool = False)
         up = d.op("MatMul", rows, d.weight(WIDTH, inner))
         made = d.op("MatMul", d.op("Mul", _silu(d, gate), up), d.weight(inner, WIDTH))
         flat = d.op("Flatten", d.op("Unsqueeze", weights, d.ints(2)), axis=2)
-        place = d.op("Add", lane, d.op("Mul", row, d.ints(K)))
+        place = d.op("Add", lane, d.op("Mul", row, d.ints(3 if wrong == "three choices" else K)))
         column = d.op("Reshape", d.op("Gather", flat, place, axis=0), d.ints(-1, 1))
         scaled = d.op("Mul", made, column)
         if adding:
             index = d.op("Unsqueeze", row, d.ints(-1))
-            total = d.op("ScatterND", total, index, scaled, reduction="add")
+            total = d.op(
+                "ScatterND", total, index, scaled, reduction="mul" if wrong == "multiplied" else "add"
+            )
             continue
         one = d.op("Slice", total, d.ints(0), d.ints(1), d.ints(0))
         update = d.op("Expand", scaled, d.op("Shape", one))

@@ -10,6 +10,8 @@ from building import Building, codes, drawn, each_interior_as_an_output, fired, 
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
+import reference
+
 DTYPE = st.sampled_from([np.float32, np.float16])
 B, S, W = 2, 3, 8
 
@@ -222,10 +224,17 @@ def test_a_branch_times_a_number_is_not_gated() -> None:
 
 # ---- gated norms ---------------------------------------------------------------------------------
 def gated_norm(
-    dtype: Any = np.float32, act: str = "silu", z: tuple[int, ...] = (S, W), cast: bool = False, seed: int = 0
+    dtype: Any = np.float32,
+    act: str = "silu",
+    z: tuple[int, ...] = (S, W),
+    cast: bool = False,
+    seed: int = 0,
+    through: int = 0,
 ) -> ModelProto:
+    """through: a type that the normed rows go through on their way, 0 for none."""
     g = Building(dtype, seed=seed)
     y = g.op("Mul", rms(g, g.input("x", S, W)), g.weight(W))
+    y = g.op("Cast", g.op("Cast", y, to=through), to=1) if through else y
     gate = g.input("z", *z)
     if cast:
         y, gate = g.op("Cast", y, to=1), g.op("Cast", gate, to=1)
@@ -242,6 +251,14 @@ def test_gated_norm_agrees_with_its_definition(seed: int, dtype: Any, act: str) 
 
 def test_a_gated_norm_in_half_gates_in_single() -> None:
     fired(gated_norm(np.float16, cast=True), "gated_norm")
+
+
+@pytest.mark.parametrize("through", [TensorProto.INT32, TensorProto.FLOAT16])
+def test_a_norm_rounded_before_its_gate(through: int) -> None:
+    model = gated_norm(through=through)
+    assert codes(model, "gated_norm") == {"attribute"}
+    found = optimized(model)
+    assert reference.check(found.before, found.graph).bit_equal
 
 
 def test_a_gate_of_other_dims() -> None:

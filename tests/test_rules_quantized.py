@@ -342,6 +342,27 @@ def weight_at_run_time() -> ModelProto:
     return g.model(g.op("MatMul", g.input("x", 3, K), g.op("DequantizeLinear", code, scales(g))))
 
 
+def codes_of_the_caller() -> ModelProto:
+    g = Building()
+    code = g.input("code", K, N, dtype=TensorProto.INT8)
+    return g.model(g.op("MatMul", g.input("x", 3, K), g.op("DequantizeLinear", code, scales(g))))
+
+
+def integers_of_the_caller() -> ModelProto:
+    g = Building()
+    x, scale, zero = g.op("DynamicQuantizeLinear", g.input("x", 3, K), outputs=3)
+    code = g.input("code", K, N, dtype=TensorProto.INT8)
+    y = g.op("Cast", g.op("MatMulInteger", x, code, zero), to=1)
+    return g.model(g.op("Mul", y, g.op("Mul", scale, scales(g))))
+
+
+def blocks_of_the_caller() -> ModelProto:
+    g = Building()
+    code = g.input("code", N, 1, 8, dtype=2)
+    kind = "com.microsoft.MatMulNBits"
+    return g.model(g.op(kind, g.input("x", 3, 16), code, scales(g, N), K=16, N=N, bits=4, block_size=16))
+
+
 def packed_at_run_time() -> ModelProto:
     g = Building()
     code = g.input("code", N, 1, 8, dtype=2)
@@ -386,6 +407,9 @@ def scales_of_rows_of_x() -> ModelProto:
 GUARDS = {
     weight_at_run_time: "operand",
     packed_at_run_time: "operand",
+    codes_of_the_caller: "operand",
+    integers_of_the_caller: "operand",
+    blocks_of_the_caller: "operand",
     wide_codes: "operand",
     scales_along_inputs: "guard:scales_run_along_the_outputs",
     blocks_along_outputs: "guard:blocks_run_along_the_contraction",

@@ -45,11 +45,11 @@ def test_rows_padded_with_ones_are_rows() -> None:
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ("pads before", "guard:rows_end_in_zeros"),
-        ("sum axis", "guard:rows_are_cut_into_chunks"),
-        ("later", "guard:masks_are_triangles"),
-        ("diagonal", "guard:masks_are_triangles"),
-        ("two", "guard:masks_are_triangles"),
+        ("pads before", "attribute"),
+        ("sum axis", "attribute"),
+        ("later", "operand"),
+        ("diagonal", "operand"),
+        ("two", "operand"),
         ("a row less", "guard:every_row_is_solved"),
         ("another block", "guard:every_row_is_solved"),
         ("same place", "guard:chunks_follow_each_other"),

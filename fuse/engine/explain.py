@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match
-from fuse.match.plausible import PASSING, apart_by, kin
+from fuse.match.plausible import PASSING, apart_by
 
 if TYPE_CHECKING:
     from fuse.engine.rewriter import CompiledRule, Sweep
@@ -191,8 +191,3 @@ def _cast_and_back(graph: Graph, fault: Fault) -> bool:
     if fault.code == "op":
         return fault.got == "Cast" and not fault.missing
     return fault.code == "same_value" and apart_by(graph, fault.want, fault.got, ("Cast",))
-
-
-def near_kinds(kinds: frozenset[str]) -> frozenset[str]:
-    """Kinds and what is written for them by mistake."""
-    return kinds.union(*(kin(kind) for kind in kinds))

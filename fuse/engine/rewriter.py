@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fuse import shim as chip
-from fuse.engine.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller, near_kinds
+from fuse.engine.explain import CLIMB_LIMIT, Near, explain, explain_larger, fuller
 from fuse.guards import reader_fault, widened
 from fuse.ir import Graph, Op, leaves
 from fuse.match import Fault, Match, Matcher, compile_pattern
+from fuse.match.plausible import near_kinds
 from fuse.pattern import Pattern, all_kinds, attributes, depth_of, kinds_above, root_kinds
 from fuse.placing import apart, carried
 from fuse.rule import Built, Rule

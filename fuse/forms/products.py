@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fuse.forms.reading import Almost, operand_of, reads
 from fuse.ir import Graph, Op
-from fuse.match.plausible import run_time
+from fuse.match.plausible import run_time, weight_like
 
 
 class Product(NamedTuple):
@@ -105,15 +105,12 @@ def _almost_product(graph: Graph, op: Op) -> Almost | None:
     """A product whose weight is a graph input of two known dims, or can be overridden; or a Gemm that adds
     what is no row."""
     weight = operand_of(op, 1)
-    dims = graph.dims(weight)
     if op.kind == "Gemm" and graph.is_constant(weight) and not adds_a_row(graph, op):
         added = operand_of(op, 2)
         found = Product(op.inputs[0], weight, added, 0, 0, 1.0, 1.0, True, op.outputs[0], op)
         got = f"a value of {graph.type(added)}"
         return Almost(found, "operand", added, "bias: one row of exactly the product's width", got)
-    if op.kind not in ("MatMul", "Gemm") or graph.is_constant(weight) or weight in graph.base.producer:
-        return None
-    if dims is None or len(dims) != 2 or not all(isinstance(dim, int) for dim in dims):
+    if op.kind not in ("MatMul", "Gemm") or not weight_like(graph, weight, 2):
         return None
     found = Product(op.inputs[0], weight, operand_of(op, 2), 0, 0, 1.0, 1.0, True, op.outputs[0], op)
     return Almost(found, "operand", weight, "weight: a constant", run_time(graph, weight))

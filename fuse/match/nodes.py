@@ -133,7 +133,7 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
 
     def here(m: Match, value: str, op: Op) -> bool:
         if op.kind not in kinds:
-            return bool(m.budget) and not op.parts and another_kind(m, value, op)
+            return not op.parts and another_kind(m, value, op)
         if not of_output(op, value):
             return False
         for name, want in pattern.attrs:

@@ -91,6 +91,19 @@ def constant_like(graph: Graph, value: str, scalar: bool) -> bool:
     return wide == 0 if scalar else wide <= 1
 
 
+def weight_like(graph: Graph, value: str, rank: int) -> bool:
+    """Whether a value looks like a weight that was made an input: of so many dims, all known."""
+    dims = graph.dims(value)
+    if not value or graph.is_constant(value) or value in graph.base.producer or dims is None:
+        return False
+    return len(dims) == rank and all(isinstance(dim, int) for dim in dims)
+
+
+def near_kinds(kinds: Collection[str]) -> frozenset[str]:
+    """Kinds and what is written for them by mistake."""
+    return frozenset(kinds).union(*(kin(kind) for kind in kinds))
+
+
 def run_time(graph: Graph, value: str) -> str:
     """What a reason says of a value that is no constant."""
     if value in graph.base.overridable:

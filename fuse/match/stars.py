@@ -23,10 +23,10 @@ def _form(pattern: Form, path: str, shared: frozenset[int]) -> Matcher:
     def match(m: Match, value: str) -> bool:
         op = m.graph.producer(value)
         if op is None or (kinds is not None and op.kind not in kinds):
-            return op is not None and bool(m.budget) and not m.alike and one_too_many(m, value, op)
+            return op is not None and m.explains and not m.alike and one_too_many(m, value, op)
         mark = m.save()
         found = function(m.graph, op)
-        if found is None and m.budget and almost is not None:
+        if found is None and m.explains and almost is not None:
             changed = almost(m.graph, op)
             if changed is None or not m.spend(changed.code, changed.at, changed.want, changed.got, path):
                 return False

@@ -7,7 +7,7 @@ from typing import Any
 from fuse import forms
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
-from fuse.match.plausible import PASSING
+from fuse.match.plausible import PASSING, READERS, STRAY
 from fuse.pattern import Concat, anything, form, form_of
 from fuse.rule import Built, Rule, Wrong, guard
 
@@ -147,8 +147,8 @@ kv_append = Rule(
 
 
 def _read_outside(m: Match, fault: Fault) -> bool:
-    """Whether a rotation that a cache takes in is read by others too."""
-    return fault.code in ("read_elsewhere", "graph_output", "captured")
+    """Whether a rotation that a cache takes in is read by others too, or passes what no model means."""
+    return fault.code in READERS or (fault.code == "op" and fault.got in STRAY)
 
 
 def _landing(m: Match) -> Built:

@@ -239,23 +239,30 @@ def chunks_follow_each_other(m: Match) -> Wrong | None:
 
 
 def rows_are_cut_into_chunks(m: Match) -> Wrong | None:
-    """rows are cut into chunks in order, and only rows and columns change places"""
+    """rows are cut into chunks in order"""
     rows = m["facts"].rows
     solved = {op.slot for op in m["facts"].solve.ops}
     for op in m.ops:
         outer, inner = m.graph.dims(op.outputs[0]), m.graph.dims(op.inputs[0]) if op.inputs else None
         if op.slot in solved or outer is None or inner is None:
             continue
-        if op.kind == "Transpose":
-            perm = tuple(op.attrs.get("perm") or ())
-            last = len(outer) - 1
-            if perm != (*range(last - 1), last, last - 1):
-                return Wrong(op.outputs[0], f"perm={list(perm)}")
         cuts = op.kind == "Reshape" and len(outer) == len(inner) + 1 and len(inner) > 2
         if cuts and (outer[:2] != inner[:2] or outer[3] != rows or outer[4:] != inner[3:]):
             return Wrong(op.outputs[0], f"{dims_text(outer)} of {dims_text(inner)}")
+    return None
+
+
+def only_rows_and_columns_change_places(m: Match) -> Wrong | None:
+    """a perm that exchanges the last two axes, and a sum along the last"""
+    solved = {op.slot for op in m["facts"].solve.ops} if "facts" in m.bound else set()
+    for op in m.ops:
+        perm = tuple(op.attrs.get("perm") or ())
+        last = len(perm) - 1
+        turned = op.kind == "Transpose" and op.slot not in solved
+        if turned and perm != (*range(last - 1), last, last - 1):
+            return Wrong(op.outputs[0], f"perm={list(perm)}")
         if op.kind == "CumSum" and m.number("sum_axis") not in (-1, 3):
-            return Wrong(op.outputs[0], f"axis {m.number('sum_axis')}")
+            return Wrong(op.outputs[0], f"axis={m.number('sum_axis')}")
     return None
 
 
@@ -294,9 +301,9 @@ def build_any(m: Match) -> Iterator[Built]:
         yield from build_chunks(m)
 
 
-def unrolled(check: Check) -> Guard:
+def unrolled(check: Check, code: str = "") -> Guard:
     """A guard of the unrolled spelling only."""
-    alone = guard(check)
+    alone = guard(check, code=code)
     return alone._replace(check=lambda m: check(m) if "facts" in m.bound else None)
 
 
@@ -309,10 +316,11 @@ gated_delta = Rule(
     finds=find_any,
     marks=("CumSum", "Sub", "Scan", "Loop"),
     needs=(
+        guard(only_rows_and_columns_change_places, code="attribute"),
         unrolled(rows_are_cut_into_chunks),
-        unrolled(rows_end_in_zeros),
+        unrolled(rows_end_in_zeros, "attribute"),
         unrolled(operands_have_the_same_rows),
-        unrolled(masks_are_triangles),
+        unrolled(masks_are_triangles, "operand"),
         unrolled(every_row_is_solved),
         unrolled(chunks_follow_each_other),
         guard(row_dims_fit),

@@ -113,9 +113,6 @@ def row_dims_fit(m: Match) -> Wrong | None:
     rate = graph.dims(m["rate"])
     if rate != ((*state[:2], 1, 1) if rank == 4 else (*state[:2], 1)):
         return Wrong(m["rate"], f"{dims_text(rate)} beside a state {dims_text(state)}")
-    for op in m.ops:
-        if op.kind == "Transpose" and tuple(op.attrs.get("perm") or ()) != (0, 1, 3, 2):
-            return Wrong(op.outputs[0], f"perm={list(op.attrs.get('perm') or ())}")
     return None
 
 

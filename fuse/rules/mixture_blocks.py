@@ -9,7 +9,8 @@ from fuse import forms
 from fuse.forms.mixtures import Mixture, gated, mixture
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
+from fuse.match.plausible import STRAY, too_many
 from fuse.rule import Built, Rule, Wrong, guard
 from fuse.rules.mixture_facts import picks_experts
 from fuse.rules.mixture_patterns import FLAT_KINDS, member
@@ -224,6 +225,8 @@ def _router(graph: Graph, op: Op, mix: Mixture) -> Router | None:
 
 def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """The mixture that reads a product as its scores; the reshapes around both taken in where they can be."""
+    if budget:
+        yield from find_near_block(graph, op) if op.kind in ("MatMul", "Gemm", "matmul_bias") else ()
     for mix, own in _mixtures_above(graph, op):
         if mix.scores not in op.outputs or mix.attrs.get("selection") == "separate":
             continue
@@ -247,6 +250,57 @@ def find_block(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
             m.ops = [*router.ops, *own, *views, *more, *around]
             m.bound = {"mixture": mix, "router": router, "x": base}
             yield m
+
+
+def find_near_block(graph: Graph, op: Op) -> Iterator[Match]:
+    """A mixture whose router is a product but for one thing: its weight changes at run time, it is scaled,
+    or an operator that no model means stands before or after it."""
+    almost = forms.product.almost(graph, op)
+    found = forms.product(graph, op) if almost is None else almost.form
+    if found is None or not found.plain or found.trans_x or not op.outputs[0]:
+        return
+    fault = None if almost is None else Fault(*almost[1:])
+    if (found.alpha, found.beta) != (1.0, 1.0):
+        scaled = f"alpha={found.alpha}, beta={found.beta}"
+        fault = fault or Fault("attribute", op.outputs[0], "alpha=1, beta=1", scaled)
+    for value, passed in _scores_above(graph, op.outputs[0]):
+        for mix in _reading(graph, value):
+            (x, views), (rows, more) = (origin(graph, v, only_same=True) for v in (mix.x, found.x))
+            made = graph.producer(rows)
+            stray = made is not None and made.kind in STRAY and origin(graph, made.inputs[0])[0]
+            told = [fault] if fault is not None else []
+            told += [Fault("op", one.outputs[0], "no operator", one.kind) for one in passed[-1:]]
+            if made is not None and stray == origin(graph, x)[0]:
+                told.append(Fault("op", rows, "no operator", made.kind))
+            elif origin(graph, x)[0] != origin(graph, rows)[0]:
+                continue
+            if len(told) == 1:
+                m = Match(graph)
+                m.root, m.fault = mix.out, told[0]
+                m.ops = list({one.slot: one for one in (op, *passed, *views, *more, mix.op)}.values())
+                yield m
+
+
+def _scores_above(graph: Graph, value: str) -> Iterator[tuple[str, list[Op]]]:
+    """A product's result, and what an operator too many on it, or casts and back, make of it."""
+    yield value, []
+    for reader in (graph.slots[slot] for slot in graph.readers(value)):
+        above = reader
+        for _ in range(2):
+            passed = too_many(graph, above) if above is not None and above.kind in STRAY else []
+            if above is not None and passed and passed[-1].inputs[0] == value:
+                yield above.outputs[0], passed
+                break
+            readers = graph.readers(above.outputs[0]) if above is not None else []
+            above = graph.slots[readers[0]] if len(readers) == 1 else None
+
+
+def _reading(graph: Graph, scores: str) -> Iterator[Mixture]:
+    """The mixtures that stand and choose by these scores."""
+    for reader in (graph.slots[slot] for slot in graph.readers(scores)):
+        mix = mixture(graph, reader) if reader is not None and reader.kind in mixture.kinds else None
+        if mix is not None and mix.scores == scores:
+            yield mix
 
 
 def _cast_up(graph: Graph, rows: str, router: Router) -> Op | None:
@@ -324,6 +378,8 @@ moe_block = Rule(
     finds=find_block,
     marks=(*sorted(forms.product.kinds), *_MERGES),
     builds=_block,
+    # a mixture that stands and what gives its scores are telling
+    almost=lambda match, fault: True,
     # no mixture among these: one that was refused is undone before rows are gathered in place
     reads=tuple(sorted(forms.activation.kinds | gated.kinds | member(0).kinds)),
 )

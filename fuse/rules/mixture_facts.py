@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fuse import forms
 from fuse.attributes import attribute
-from fuse.guards import dims_text
+from fuse.guards import FRACTION_BITS, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match, Taken, close
 from fuse.rule import Wrong
@@ -264,6 +264,8 @@ def check_choice(m: Match, top: Op, wrong: Problems) -> int:
 
 
 def check_casts(m: Match, wrong: Problems) -> None:
+    """Casts change no kind of number, and none rounds more than the rows or the result are."""
+    ends = min(FRACTION_BITS.get(m.graph.dtype(value), 0) for value in (m["x"], m.root))
     for op in m.ops:
         if op.kind != "Cast":
             continue
@@ -271,6 +273,8 @@ def check_casts(m: Match, wrong: Problems) -> None:
         alike = {inside, outside} <= FLOATS or {inside, outside} <= INTEGERS | {"bool"}
         if inside and outside and not alike:
             wrong.setdefault("casts_keep_the_kind", Wrong(op.outputs[0], f"{inside} to {outside}"))
+        elif FRACTION_BITS.get(outside, ends) < ends:
+            wrong.setdefault("casts_keep_the_kind", Wrong(op.outputs[0], f"{inside} to {outside} and back"))
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------
@@ -346,13 +350,10 @@ def check_sum(m: Match, k: int, wrong: Problems) -> None:
     dims, rows = graph.dims(root.inputs[0]), rows_of(graph.dims(m["x"]))
     axes = attribute(graph, root, "axes")
     rank = len(dims or ())
-    fine = rank >= 3 and dims is not None and dims[-2] == k and axes in (-2, rank - 2)
-    if (
-        not fine
-        or not rows
-        or product(dims[:-2] if dims else ()) != rows
-        or attribute(graph, root, "keepdims")
-    ):
+    if dims is not None and (axes not in (-2, rank - 2) or attribute(graph, root, "keepdims")):
+        got = f"axes {axes} of {dims_text(dims)}, keepdims={attribute(graph, root, 'keepdims')}"
+        wrong.setdefault("one_axis_is_summed", Wrong(m.root, got))
+    elif rank < 3 or dims is None or dims[-2] != k or not rows or product(dims[:-2]) != rows:
         wrong.setdefault("the_chosen_of_a_row_are_summed", Wrong(m.root, f"axes {axes} of {dims_text(dims)}"))
     for op in m.ops:
         if op.kind == "Mul" and _is_weighting(m, op):

@@ -7,13 +7,14 @@ its results are added to a sum that began at zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fuse import forms
 from fuse.forms.mixtures import gated
 from fuse.ir import Graph, Op
 from fuse.match import compile_pattern
+from fuse.match.plausible import PASSING, near_kinds, run_time, weight_like
 from fuse.pattern import (
     ANY,
     HOLE,
@@ -132,15 +133,31 @@ class Times(NamedTuple):
 
 @form_of("MatMul")
 def _times(graph: Graph, op: Op) -> Times | None:
-    for side in (0, 1):
+    return next(_gathering(graph, op, graph.is_constant), None)
+
+
+def _almost_times(graph: Graph, op: Op) -> forms.Almost | None:
+    """A product whose weights are gathered from an input of the graph."""
+    found = next(_gathering(graph, op, lambda value: weight_like(graph, value, 3)), None)
+    made = None if found is None else graph.producer(found.weight)
+    if made is None:
+        return None
+    stack = made.inputs[0]
+    return forms.Almost(found, "operand", stack, "weight: a constant", run_time(graph, stack))
+
+
+_times.almost = _almost_times  # type: ignore[attr-defined]
+
+
+def _gathering(graph: Graph, op: Op, fits: Callable[[str], bool]) -> Iterator[Times]:
+    for side in (0, 1) if len(op.inputs) == 2 else ():
         made = graph.producer(op.inputs[side])
-        if made is not None and made.kind in GATHERS and graph.is_constant(made.inputs[0]):
-            return Times(op.inputs[side], op.inputs[1 - side], side, op.outputs[0], op)
-    return None
+        if made is not None and made.kind in GATHERS and fits(made.inputs[0]):
+            yield Times(op.inputs[side], op.inputs[1 - side], side, op.outputs[0], op)
 
 
 def gathered(name: str) -> Pattern:
-    return kind(*sorted(GATHERS))(constant(name, scalar=False), flat(indices))
+    return kind(*sorted(GATHERS))(anything(name), flat(indices))
 
 
 def bias(name: str) -> dict[str, Pattern]:
@@ -277,3 +294,5 @@ match_place, match_lane, match_row = map(compile_pattern, (place, hit(0), hit(1)
 match_indices = compile_pattern(flat(indices))
 #: Kinds that stand between a choice of experts and the result.
 BETWEEN = frozenset().union(*map(all_kinds, (batched, repeated, update, rows, place)))
+#: The same, and what is written for them or stands there by mistake.
+NEAR_BETWEEN = near_kinds(BETWEEN) | PASSING

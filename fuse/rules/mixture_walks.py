@@ -77,7 +77,8 @@ def _width(graph: Graph, x: str) -> Any:
 # ---- batched ---------------------------------------------------------------------------------------
 def _batched(graph: Graph, top: Op, budget: int) -> Iterator[Match]:
     sums = _SUMS if budget else ("ReduceSum",)
-    for root in sorted(reached(graph, top.outputs[1], patterns.BETWEEN, sums), key=lambda op: -op.slot):
+    through = patterns.NEAR_BETWEEN if budget else patterns.BETWEEN
+    for root in sorted(reached(graph, top.outputs[1], through, sums), key=lambda op: -op.slot):
         m = Match(graph, budget)
         m.root = root.outputs[0]
         if not patterns.match_batched(m, m.root) or top not in m.ops:
@@ -184,17 +185,19 @@ def _last_sum(graph: Graph, table: str) -> Op | None:
 def _takes(graph: Graph, op: Op, value: str) -> bool:
     """Whether an op adds an expert's results to a sum: an Add of a scatter, or a scatter that adds."""
     if op.kind in _SCATTERS:
-        return op.inputs[0] == value and op.attrs.get("reduction") == "add"
+        return op.inputs[0] == value and op.attrs.get("reduction", "none") != "none"
     if op.kind != "Add":
         return False
     other = next((v for v in op.inputs if v != value), value)
     makers = [graph.producer(v) for v in (value, other)]
-    return any(maker is not None and _overwrites(maker) for maker in makers)
+    return any(maker is not None and _lands_apart(graph, maker) for maker in makers)
 
 
-def _overwrites(op: Op) -> bool:
-    """Whether an op is a scatter that adds nothing itself."""
-    return op.kind in _SCATTERS and op.attrs.get("reduction", "none") == "none"
+def _lands_apart(graph: Graph, op: Op) -> bool:
+    """Whether an op is a scatter onto rows of its own, that adds nothing to a sum itself."""
+    if op.kind not in _SCATTERS:
+        return False
+    return op.attrs.get("reduction", "none") == "none" or filled(graph, op.inputs[0]) is not None
 
 
 def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int, Expert] | None:
@@ -206,7 +209,7 @@ def _experts(m: Match, top: Op, table: str, wrong: dict[str, Wrong]) -> dict[int
         scatter, sums, rest = step
         bound, ops, steps = m.bound, len(m.ops), len(m.steps)
         m.ops += sums
-        if not _expert(m, scatter) or m.bound["table"] != table:
+        if not _expert_again(m, scatter) or m.bound["table"] != table:
             return None
         number = _number(m)
         if number is None:
@@ -244,6 +247,17 @@ def _number(m: Match) -> int | None:
     return op.outputs.index(value)
 
 
+def _expert_again(m: Match, scatter: Op) -> bool:
+    """Match one expert more. What is wrong in the routing is met by each of them, and is one fault."""
+    held, m.effort = m.fault, 0
+    if held is None:
+        return _expert(m, scatter)
+    m.budget, m.fault = 1, None
+    fine = _expert(m, scatter) and m.fault in (None, held)
+    m.budget, m.fault = 0, held
+    return fine
+
+
 def _expert(m: Match, scatter: Op) -> bool:
     """Match what one expert scatters: its results, their weights, and the rows that both are of."""
     begin = len(m.ops)
@@ -279,13 +293,13 @@ def _contribution(graph: Graph, value: str) -> tuple[Op, list[Op], str] | None:
     op = graph.producer(value)
     if op is None:
         return None
-    if op.kind in _SCATTERS and op.attrs.get("reduction") == "add":
+    if op.kind in _SCATTERS and op.attrs.get("reduction", "none") != "none":
         return op, [op], op.inputs[0]
     if op.kind != "Add" or len(op.inputs) != 2:
         return None
     for scattered, rest in (op.inputs, op.inputs[::-1]):
         scatter = graph.producer(scattered)
-        if scatter is not None and _overwrites(scatter):
+        if scatter is not None and _lands_apart(graph, scatter):
             zeros = graph.producer(scatter.inputs[0])
             return scatter, [op, scatter, *([zeros] if zeros is not None else [])], rest
     return None
@@ -296,7 +310,10 @@ def _check_step(m: Match, ops: list[Op], scatter: Op, width: Dims | None, wrong:
     graph, table = m.graph, m["table"]
     onto, reduction = scatter.inputs[0], scatter.attrs.get("reduction", "none")
     fine = reduction == "add" or (reduction == "none" and filled(graph, onto) == 0)
-    if not fine or scatter.attrs.get("axis", 0) != 0 or graph.dims(onto) != width:
+    if reduction not in ("add", "none") or scatter.attrs.get("axis", 0) != 0:
+        got = f"axis={scatter.attrs.get('axis', 0)}, reduction={reduction}"
+        wrong.setdefault("results_are_written_by_row", Wrong(scatter.outputs[0], got))
+    elif not fine or graph.dims(onto) != width:
         got = f"a scatter ({reduction}) onto {dims_text(graph.dims(onto))}"
         wrong.setdefault("the_sum_begins_at_zero", Wrong(scatter.outputs[0], got))
     for op in ops:
@@ -317,7 +334,14 @@ def _check_table(m: Match, top: Op, hot: Op, turned: Op, facts: Facts, wrong: di
     dims = graph.dims(turned.outputs[0])
     rows = rows_of(graph.dims(m["x"]))
     fine = on == (0, 1) and hot.attrs.get("axis", -1) in (-1, 2)
-    if not fine or tuple(turned.attrs.get("perm", ())) != (2, 1, 0) or dims is None or dims[1:] != (k, rows):
+    perm = tuple(turned.attrs.get("perm", ()))
+    if on is not None and on != (0, 1):
+        wrong.setdefault("places_are_marked_by_one", Wrong(hot.inputs[2], str(on)))
+    elif perm != (2, 1, 0):
+        wrong.setdefault("table_is_turned", Wrong(turned.outputs[0], f"perm={list(perm)}"))
+    elif hot.attrs.get("axis", -1) not in (-1, 2):
+        wrong.setdefault("table_is_turned", Wrong(hot.outputs[0], f"axis={hot.attrs['axis']}"))
+    elif not fine or dims is None or dims[1:] != (k, rows):
         wrong.setdefault("places_are_choice_and_row", Wrong(turned.outputs[0], dims_text(dims)))
     elif dims[0] != count and not (facts.stacked and isinstance(dims[0], int) and dims[0] > count):
         wrong.setdefault("every_expert_is_added", Wrong(m.root, f"{count} of {dims[0]}"))

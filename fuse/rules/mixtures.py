@@ -10,7 +10,8 @@ from fuse.classes import CLASSES
 from fuse.forms.mixtures import Mixture, gated, mixture
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
+from fuse.match.plausible import NO_SUM, SQUASHING, STRAY
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules.mixture_facts import Expert, Facts
 from fuse.rules.mixture_patterns import FLAT_KINDS, member
@@ -19,14 +20,14 @@ from fuse.rules.mixture_walks import find_mixtures
 
 
 # ---- moe ------------------------------------------------------------------------------------------
-def _fact(name: str, want: str) -> Guard:
+def _fact(name: str, want: str, code: str = "") -> Guard:
     """A guard that reading a mixture answers."""
-    return guard(lambda m: m["facts"].wrong.get(name), name=name, want=want)
+    return guard(lambda m: m["facts"].wrong.get(name), name=name, want=want, code=code)
 
 
 MOE_GUARDS = (
-    _fact("the_largest_are_chosen", "the experts of the largest scores are chosen"),
-    _fact("k_is_known", "how many experts a row has is known when the model loads"),
+    _fact("the_largest_are_chosen", "largest=1", "attribute"),
+    _fact("k_is_known", "k: known when the model loads", "operand"),
     _fact("weights_are_of_the_choice", "the weights are those of the experts that are chosen"),
     _fact(
         "weights_sum_over_the_chosen",
@@ -38,11 +39,19 @@ MOE_GUARDS = (
     _fact("limits_agree", "gate is bounded above, and up both ways, by one limit"),
     _fact("experts_are_alike", "all experts have one shape and one function, and their products fit"),
     _fact("one_weight_a_row", "each result has one weight"),
+    _fact("one_axis_is_summed", "the axis before the last, keepdims=0", "attribute"),
     _fact("the_chosen_of_a_row_are_summed", "the sum goes over the k experts of a row"),
+    _fact("places_are_marked_by_one", "values: 0 and 1", "operand"),
+    _fact("table_is_turned", "perm=[2, 1, 0], one hot along the last axis", "attribute"),
     _fact("places_are_choice_and_row", "an expert's places are its number among the k and the row"),
     _fact("every_expert_is_added", "the sum takes every expert once"),
+    _fact("results_are_written_by_row", "axis=0, and reduction=none onto zeros or add", "attribute"),
     _fact("the_sum_begins_at_zero", "results are added to zeros"),
-    _fact("casts_keep_the_kind", "casts only between floats, or between integers"),
+    _fact(
+        "casts_keep_the_kind",
+        "casts only between floats that round no more than the rows are, or between integers",
+        "attribute",
+    ),
 )
 
 
@@ -186,6 +195,7 @@ def find_shared(graph: Graph, op: Op, budget: int) -> Iterator[Match]:
     """A mixture to which what another expert makes of the same rows is added."""
     mix = mixture(graph, op)
     if mix is not None and not mix.shared:
+        yield from _almost_shared(graph, mix, op) if budget else ()
         yield from _shared(graph, mix, [op], budget)
 
 
@@ -204,6 +214,50 @@ def _shared(graph: Graph, mix: Mixture, own: list[Op], budget: int) -> Iterator[
             m.bound = {"mixture": mix, "shared": shared, "gate": score}
             yield m
             break
+
+
+def _almost_shared(graph: Graph, mix: Mixture, own: Op) -> Iterator[Match]:
+    """A sum of a mixture and a shared expert but for one operator: at the sum, its gate, or before it."""
+    rows, given = origin(graph, mix.x)[0], mix.out
+    above = [graph.slots[slot] for slot in graph.readers(given)]
+    first = above[0] if len(above) == 1 else None
+    stray = first if first is not None and first.kind in STRAY - {"Cast"} else None
+    for op, value, passed in _flat_readers(graph, given if stray is None else stray.outputs[0]):
+        if op.kind not in NO_SUM | {"Add", "Mul"} or op.parts:
+            continue
+        other = next((v for v in op.inputs if v != value), value)
+        faults = [] if stray is None else [Fault("op", stray.outputs[0], "no operator", stray.kind)]
+        faults += [] if op.kind == "Add" else [Fault("op", op.outputs[0], "Add", op.kind)]
+        for shared, more in _almost_gated(graph, other):
+            told = [*faults, *more]
+            if len(told) == 1 and graph.dims(other) == graph.dims(value) and _is_expert(graph, shared, rows):
+                m = Match(graph)
+                m.root, m.fault, m.bound = op.outputs[0], told[0], {"shared": shared, "gate": ""}
+                m.ops = [own, *passed, op, *([] if stray is None else [stray])]
+                yield m
+                break
+
+
+def _almost_gated(graph: Graph, value: str) -> Iterator[tuple[str, list[Fault]]]:
+    """What a shared expert gives, gated or not, and what is wrong with its gate or on its way."""
+    for shared, _, _ in _gate_below(graph, value):
+        yield shared, []
+    op = graph.producer(value)
+    if op is None or op.parts:
+        return
+    if op.kind in STRAY - {"Cast"}:
+        fault = Fault("op", value, "no operator", op.kind)
+        yield from ((shared, [fault]) for shared, _, _ in _gate_below(graph, op.inputs[0]))
+    if op.kind not in ("Mul", "Add", "Sub", "Div"):
+        return
+    for gate, rest in (op.inputs, op.inputs[::-1]):
+        made = graph.producer(origin(graph, gate)[0])
+        if made is None or (graph.dims(gate) or ())[-1:] != (1,) or made.kind not in SQUASHING:
+            continue
+        if op.kind != "Mul" and made.kind == "Sigmoid":
+            yield rest, [Fault("op", value, "Mul", op.kind)]
+        elif op.kind == "Mul" and made.kind != "Sigmoid":
+            yield rest, [Fault("op", made.outputs[0], "Sigmoid", made.kind)]
 
 
 def shared_has_the_rows(m: Match) -> Wrong | None:
@@ -253,5 +307,7 @@ moe_shared = Rule(
     marks=_MIXTURES,
     needs=(guard(shared_has_the_rows), guard(shared_gate_is_one_score)),
     builds=_moe_shared,
+    # a mixture that stands and an expert of the same rows are telling
+    almost=lambda match, fault: fault.code == "op",
     reads=tuple(sorted(_EXPERT_KINDS)),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from fuse import forms
 from fuse.forms.modulations import affine_operand, gated_branch, narrower, one_plus
-from fuse.guards import agree, dims_text
+from fuse.guards import agree, casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.match.plausible import NO_SUM, STRAY
@@ -211,7 +211,7 @@ gated_norm = Rule(
     Three kernels become one where linear attention gates what it normed.""",
     finds=star("casts", CASTS, Mul(star("casts", CASTS, plain_norm), star("casts", CASTS, activated))),
     marks=tuple(sorted(forms.norm.kinds)),
-    needs=(guard(z_has_the_dims_of_the_norm),),
+    needs=(guard(z_has_the_dims_of_the_norm), casts_to_float("casts")),
     almost=lambda m, fault: fault.code == "op" and fault.got in NO_SUM | STRAY | {"Div"},
     builds=_gated_norm,
     reads=tuple(sorted(forms.activation.kinds)),

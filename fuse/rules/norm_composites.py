@@ -292,6 +292,7 @@ qk_norm_rope = Rule(
     finds=form(forms.rope, "rope", x=normed),
     marks=tuple(sorted(forms.rope.kinds)),
     needs=(guard(transpose_keeps_width),),
+    almost=lambda m, fault: fault.code == "op" and fault.got in STRAY,
     builds=_normed_rope,
     reads=tuple(sorted(forms.norm.kinds | forms.rope.kinds | {"qk_norm"})),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from fuse.guards import dims_text, squeezed
 from fuse.ir import Graph, Op
-from fuse.match import Match
+from fuse.match import Fault, Match
 from fuse.match.plausible import PASSING
 from fuse.pattern import HOLE, Add, Cast, Mul, Sub, Transpose, anything, constant, form, star
 from fuse.rule import Built, Rule, Wrong, guard
@@ -28,7 +28,8 @@ from fuse.rules.quantized_storage import (
 from fuse.types import BITS, FLOATS, INTEGERS
 
 bias = constant("bias", scalar=False)
-codes = constant("codes", scalar=False)
+#: Known when the model loads: the forms that read it ask so, but of what the caller passes in.
+codes = anything("codes")
 scales, zeros = constant("scales", scalar=False), constant("zeros", scalar=False)
 x_scale = anything("x_scale")
 
@@ -232,6 +233,13 @@ _DEFAULTS: dict[str, Any] = {
     "x_codes": "", "y_codes": "", "trans_x": 0, "alpha": 1.0, "beta": 1.0,
 }  # fmt: skip
 
+
+def _told(m: Match, fault: Fault) -> bool:
+    """Whether little tells enough: an operator too many, a product of integers, or an operator that says
+    by its name that its weight is in codes."""
+    return bool(m.get("contrib")) or (fault.code == "op" and (fault.got in PASSING or bool(m.get("whole"))))
+
+
 quantized_matmul = Rule(
     "quantized_matmul",
     """x times a weight that is stored in few bits and decoded where it is read
@@ -250,7 +258,7 @@ quantized_matmul = Rule(
         guard(x_has_one_scale, code="operand"),
         guard(bias_is_a_row),
     ),
-    almost=lambda m, fault: fault.code == "op" and (fault.got in PASSING or bool(m.get("whole"))),
+    almost=_told,
     builds=_quantized,
     reads=("DynamicQuantizeLinear", *DECODERS, *ENCODERS),
 )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fuse.forms.products import adds_a_row
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.match.plausible import weight_like
 from fuse.pattern import form_of
 from fuse.types import BITS
 
@@ -56,8 +57,10 @@ def roles(kinds: Mapping[str, tuple[str, ...]]) -> Callable[[Graph, Op], Roles |
     def read(graph: Graph, op: Op) -> Roles | None:
         given = dict(zip(kinds[op.kind], op.inputs, strict=False))
         found = Roles(**{name: given.get(name, "") for name in Roles._fields[:-2]}, out=op.outputs[0], op=op)
-        # What is decoded from a value of the run is an activation: no weight, nor nearly one.
-        activation = op.kind in DECODED and not _known(graph, found.codes)
+        # A value of the run is an activation: no weight, nor nearly one unless the caller passes it in.
+        rank = len(graph.dims(found.codes) or ())
+        passed_in = weight_like(graph, found.codes, max(rank, 2))
+        activation = found.codes and not _known(graph, found.codes) and not passed_in
         row = not found.bias or (graph.is_constant(found.bias) and adds_a_row(graph, op))
         gemm = op.kind == "Gemm" and not row
         return None if activation or gemm else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import activations, attention, composites, norms, products, readers, rotation
+from . import activations, attention, composites, mixtures, norms, others, products, readers, rotation
 from .draft import Draft, Place, Planted
 
 Plant = Callable[[Draft, Place], "Planted | None"]
@@ -27,14 +27,32 @@ BY_CLASS: dict[str, dict[str, Plant]] = {
     "geglu": activations.GATE | composites.GATE,
     "reglu": activations.GATE | composites.GATE,
     "qk_norm": composites.QK_NORM,
-    "kv_append": composites.CACHE,
-    "conv_act": composites.CONV_ACT | composites.ROUNDED,
-    "conv_affine": composites.CONV_AFFINE,
-    "gated_residual": composites.GATED_RESIDUAL,
-    "gated_norm": composites.GATED_NORM,
+    "kv_append": composites.CACHE | others.APPEND,
+    "conv_act": composites.CONV_ACT | others.CONV_ACT | composites.ROUNDED,
+    "conv_affine": composites.CONV_AFFINE | others.CONV_AFFINE,
+    "gated_residual": composites.GATED_RESIDUAL | others.GATED,
+    "gated_norm": composites.GATED_NORM | others.GATED_NORM,
     "attn_output_gate": composites.OUTPUT_GATE,
     "mlp_block": composites.BLOCK,
     "attention_block": composites.BLOCK,
+    "quantized_matmul": others.QUANTIZED,
+    "embed_norm": others.EMBED,
+    "gated_delta": others.DELTA,
+    "conv_state": others.CONV,
+    "conv_silu": others.CONV,
+    "ada_norm": others.ADA,
+    "norm_reshape": others.NORM_RESHAPE,
+    "rope_kv_append": others.ROPE_APPEND,
+    "qk_norm_rope": others.NORM_ROPE,
+    "merged_qkv": others.MERGED,
+    "merged_gate_up": others.MERGED,
+    "merged_products": others.MERGED,
+    "transformer_layer": others.LAYER,
+    "moe": mixtures.MOE,
+    "moe_shared": mixtures.SHARED,
+    "router_shared_gate_merge": mixtures.MERGE,
+    "moe_block": mixtures.BLOCK,
+    "moe_gather_in_operand": mixtures.GATHERED,
 }
 READERS = {
     "also an output": readers.graph_output,
