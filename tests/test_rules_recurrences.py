@@ -61,6 +61,30 @@ def test_what_is_no_gated_delta_rule(changed: str, code: str) -> None:
     assert codes(Chunked(changed=changed).build(), "gated_delta") == {code}
 
 
+@pytest.mark.parametrize(
+    ("kind", "which", "to", "attrs", "code"),
+    [
+        ("CumSum", 0, "CumSum", {"reverse": 1}, "attribute"),
+        ("CumSum", 0, "CumSum", {"exclusive": 1}, "attribute"),
+        ("Trilu", 0, "Trilu", {"upper": 1}, "attribute"),
+        ("Exp", 0, "Tanh", {}, "op"),
+        ("Neg", -1, "Abs", {}, "op"),
+        ("Sub", 0, "Add", {}, "op"),
+        ("ReduceSum", 0, "ReduceMax", {}, "guard:every_row_is_solved"),
+    ],
+)
+def test_one_operator_of_the_chunks_is_another(
+    kind: str, which: int, to: str, attrs: dict[str, int], code: str
+) -> None:
+    model = Chunked().build()
+    node = [node for node in model.graph.node if node.op_type == kind][which]
+    node.op_type = to
+    kept = [attr for attr in node.attribute if attr.name not in attrs]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *(helper.make_attribute(name, value) for name, value in attrs.items())])
+    assert codes(model, "gated_delta") == {code}
+
+
 @pytest.mark.parametrize("model", [Chunked(changed="q scaled once").build(), row("decayed twice")])
 def test_one_q_and_one_state_throughout(model: ModelProto) -> None:
     assert not optimized(model).report.fired("gated_delta")

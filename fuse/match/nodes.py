@@ -9,7 +9,7 @@ from fuse.attributes import DATA_OPERANDS, attribute
 from fuse.ir import Op
 from fuse.match import EFFORT, Match, Matcher, below, best_of, compile_pattern
 from fuse.match.plausible import UNARY, substitutes, too_many
-from fuse.pattern import ANY, COMMUTATIVE, LAST, Anything, Constant, Node, Star, root_kinds
+from fuse.pattern import ANY, COMMUTATIVE, LAST, Anything, Constant, Node, Star, children, root_kinds
 
 
 def show_attribute(name: str, value: Any) -> str:
@@ -77,6 +77,8 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
         orders = {"both": ((0, 1), (1, 0)), "first": ((0, 1),), "second": ((1, 0),)}[order]
     in_order = [_operands(args, positions) for positions in orders]
     one_odd = [_all_but(args, positions, odd) for positions in orders for odd in range(count)]
+    if _in_two(pattern, shared):  # what is wrong in it is met in both operands
+        one_odd += in_order
     swap = {2: (1, 0), 3: (0, 2, 1)}.get(count)
     swapped = _operands(args, swap) if swap is not None and not either else None
     own = id(pattern) if id(pattern) in shared else 0
@@ -201,6 +203,23 @@ def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") 
     #: The plain values beside what is left where the operator is missing.
     absent = {arg.name: "" for arg in pattern.args if isinstance(arg, PLAIN) and arg.name}
     return match
+
+
+def _in_two(pattern: Node, shared: frozenset[int]) -> bool:
+    """Whether a pattern that occurs more than once occurs in two operands."""
+    found: set[int] = set()
+    for arg in pattern.args:
+        own: set[int] = set()
+        todo = [arg]
+        while todo:
+            at = todo.pop()
+            if isinstance(at, Node) and id(at) in shared:
+                own.add(id(at))
+            todo += children(at)
+        if found & own:
+            return True
+        found |= own
+    return False
 
 
 def _missing(pattern: Node) -> dict[int, frozenset[str]]:

@@ -10,6 +10,7 @@ import numpy as np
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match
+from fuse.match.plausible import near_kinds
 from fuse.rule import Built, Guard, Rule, Wrong, guard
 from fuse.rules import delta_patterns as patterns
 from fuse.rules.delta_results import NAMES, build_chunks
@@ -43,7 +44,10 @@ class Chunks(NamedTuple):
 
 def find(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
     """The unrolled chunks whose decays one CumSum adds up."""
-    for begin in forward(graph, mark.outputs[0], patterns.TO_START, _STARTS, MOST_OPS):
+    through, starts = (
+        (patterns.NEAR_TO_START, near_kinds(_STARTS)) if budget else (patterns.TO_START, _STARTS)
+    )
+    for begin in forward(graph, mark.outputs[0], through, starts, MOST_OPS):
         m = Match(graph, budget)
         if not patterns.match_start(m, begin):
             continue
@@ -83,7 +87,8 @@ def _chunks(m: Match, solve: Solve) -> bool:
     """Every chunk that is computed, in order, and where its rows are written."""
     graph, shared = m.graph, m.bound
     found: list[tuple[int, str, dict[str, Any]]] = []
-    for value in forward(graph, m["values"], patterns.TO_ROWS, _SUMS, MOST_OPS):
+    through, sums = (patterns.NEAR_TO_ROWS, near_kinds(_SUMS)) if m.explains else (patterns.TO_ROWS, _SUMS)
+    for value in forward(graph, m["values"], through, sums, MOST_OPS):
         m.bound = shared
         mark = m.save()
         if patterns.match_rows(m, value):

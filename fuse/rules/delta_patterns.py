@@ -6,7 +6,8 @@ Rows are padded and cut into chunks; within a chunk a triangular system is solve
 
 from __future__ import annotations
 
-from fuse.match import compile_pattern
+from fuse.match import Match, Matcher, compile_pattern
+from fuse.match.plausible import near_kinds
 from fuse.pattern import (
     HOLE,
     LAST,
@@ -86,9 +87,23 @@ _brought = Mul(chunk(k_rows), last_axis(Exp(Sub(last_axis(_all_left), chunk(left
 #: What a chunk leaves to the next.
 next_state = Add(Mul(_state, star("all_left", _flat, _all_left)), MatMul(Transpose(_brought), _fresh))
 
+
+def piece(pattern: Pattern) -> Matcher:
+    """The matcher of one piece of many: each may look at as many nodes as a pattern alone."""
+    inner = compile_pattern(pattern)
+
+    def match(m: Match, value: str) -> bool:
+        m.effort = 0
+        return inner(m, value)
+
+    return match
+
+
 match_start, match_values, match_keys, match_rows, match_next_state, match_q = map(
-    compile_pattern, (start, values, keys, rows, next_state, q_rows)
+    piece, (start, values, keys, rows, next_state, q_rows)
 )
 #: Kinds on the way from the sum of decays to the start of the solve, and from there to the rows.
 TO_START = frozenset("Unsqueeze Sub Where Trilu Exp Mul Neg".split())
 TO_ROWS = frozenset("Gather Sub MatMul Add".split())
+#: The same, and what is written for them by mistake.
+NEAR_TO_START, NEAR_TO_ROWS = near_kinds(TO_START), near_kinds(TO_ROWS)

@@ -24,7 +24,7 @@ class Solve:
         self.fault: tuple[int, str] | None = None
 
     def read(self) -> bool:
-        """Follow the rows as far as they go; whether the first was written at all."""
+        """Follow the rows as far as they go; whether one of the first two was solved at all."""
         if not 1 < self.rows <= MOST_ROWS:
             return False
         for row in range(1, self.rows):
@@ -32,9 +32,10 @@ class Solve:
             before = len(self.ops)
             if writer is None or not self._written(writer, row):
                 del self.ops[before:]
-                self.fault = self.fault or (row, self.result if writer is None else writer.outputs[0])
-                if writer is None or row == 1:
-                    return row > 1
+                if writer is None or (row == 2 and self.fault is not None):
+                    self.fault = self.fault or (row, self.result)
+                    return row > 2 or (row == 2 and self.fault[0] == 2)
+                self.fault = self.fault or (row, writer.outputs[0])
                 self.ops.append(writer)
             self.result = writer.outputs[0]
         return True

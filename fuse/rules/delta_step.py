@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fuse.guards import dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Match, compile_pattern
+from fuse.match.plausible import near_kinds
 from fuse.pattern import LAST, Add, MatMul, Mul, ReduceSum, Sub, Transpose, Unsqueeze, anything
 from fuse.rule import Built, Wrong
 from fuse.rules.delta_zeros import zeros
@@ -31,6 +32,8 @@ match_asked_by_sum = compile_pattern(
 match_asked_by_product = compile_pattern(MatMul(anything("q"), _next))
 _TO_STATE = frozenset("Mul Unsqueeze MatMul Add".split())
 _TO_RESULT = frozenset("Mul MatMul ReduceSum".split())
+#: The same, and what is written for them by mistake.
+_NEAR_STATE, _NEAR_RESULT = near_kinds(_TO_STATE), near_kinds(_TO_RESULT)
 #: How far the new state and the result may be from the difference of v and what is seen, in ops.
 _MOST_OPS = 24
 
@@ -62,7 +65,8 @@ def forward(
 
 def find_row(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
     """One row of the recurrence around the difference of v and what the state gives for k."""
-    for value in forward(graph, mark.outputs[0], _TO_STATE, frozenset({"Add"}), _MOST_OPS):
+    through, sums = (_NEAR_STATE, near_kinds(["Add"])) if budget else (_TO_STATE, frozenset({"Add"}))
+    for value in forward(graph, mark.outputs[0], through, sums, _MOST_OPS):
         m = Match(graph, budget)
         products = False
         if not match_sums(m, value):
@@ -72,7 +76,9 @@ def find_row(graph: Graph, mark: Op, budget: int) -> Iterator[Match]:
         m.bound = {**m.bound, "next": value}
         asked = match_asked_by_product if products else match_asked_by_sum
         kinds = frozenset({"MatMul"}) if products else frozenset({"ReduceSum"})
-        for result in forward(graph, value, _TO_RESULT, kinds, _MOST_OPS):
+        through, kinds = (_NEAR_RESULT, near_kinds(kinds)) if budget else (_TO_RESULT, kinds)
+        m.effort = 0
+        for result in forward(graph, value, through, kinds, _MOST_OPS):
             mark_here = m.save()
             if asked(m, result):
                 m.bound = {**_with_decay(m), "step": Step(products)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from fuse import forms
 from fuse.forms.modulations import affine_operand, gated_branch, narrower, one_plus
-from fuse.guards import agree, casts_to_float, dims_text
+from fuse.guards import FRACTION_BITS, agree, casts_to_float, dims_text
 from fuse.ir import Graph, Op
 from fuse.match import Fault, Match
 from fuse.match.plausible import NO_SUM, STRAY
@@ -198,6 +198,19 @@ def z_has_the_dims_of_the_norm(m: Match) -> Wrong | None:
     return Wrong(m.root, f"{dims_text(own)} beside {dims_text(whole)}")
 
 
+def norm_is_not_rounded(m: Match) -> Wrong | None:
+    """the norm's result is no narrower than what it reads or what the gate gives"""
+    bits = [FRACTION_BITS.get(m.graph.dtype(v), 0) for v in (m["norm"].out, m["norm"].x, m.root)]
+    return (
+        Wrong(m["norm"].out, f"a cast to {m.graph.dtype(m['norm'].out)}") if bits[0] < min(bits[1:]) else None
+    )
+
+
+def _told(m: Match, fault: Fault) -> bool:
+    """Whether what stands for the gate's product, or on the way to it, tells: a norm times an activation."""
+    return fault.code == "attribute" or (fault.code == "op" and fault.got in NO_SUM | STRAY | {"Div"})
+
+
 def _gated_norm(m: Match) -> Built:
     found, act = m["norm"], m["act"]
     attrs = norm_attrs(found) | ({} if act.name == "silu" else {"act": act.name})
@@ -211,8 +224,12 @@ gated_norm = Rule(
     Three kernels become one where linear attention gates what it normed.""",
     finds=star("casts", CASTS, Mul(star("casts", CASTS, plain_norm), star("casts", CASTS, activated))),
     marks=tuple(sorted(forms.norm.kinds)),
-    needs=(guard(z_has_the_dims_of_the_norm), casts_to_float("casts")),
-    almost=lambda m, fault: fault.code == "op" and fault.got in NO_SUM | STRAY | {"Div"},
+    needs=(
+        guard(z_has_the_dims_of_the_norm),
+        casts_to_float("casts"),
+        guard(norm_is_not_rounded, code="attribute"),
+    ),
+    almost=_told,
     builds=_gated_norm,
     reads=tuple(sorted(forms.activation.kinds)),
 )
