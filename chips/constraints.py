@@ -295,9 +295,9 @@ CONSTRAINTS: Mapping[str, Callable[[Operands, Any], Answer]] = {
         attention.q_len, attention.q_len_groups, attention.kv_len, attention.q_within_kv,
         attention.layouts, epilogues.plus_residual, epilogues.result_codes, epilogues.ids,
         mixture.scoring, mixture.selection, mixture.plain_weights, mixture.gating, mixture.limited,
-        mixture.stacked, quantized.float_types, quantized.codes, quantized.code_pairs, quantized.bits, quantized.storage,
-        quantized.granularity, quantized.block_size, quantized.x_rounded, recurrence.key_width,
-        recurrence.value_width, recurrence.head_pairs, recurrence.decay_space,
+        mixture.stacked, quantized.float_types, quantized.codes, quantized.code_pairs, quantized.bits,
+        quantized.storage, quantized.granularity, quantized.block_size, quantized.x_rounded,
+        recurrence.key_width, recurrence.value_width, recurrence.head_pairs, recurrence.decay_space,
         recurrence.decay_of_heads, recurrence.state_layout, recurrence.update, recurrence.unscaled,
         recurrence.gates, recurrence.state_columns,
     )
