@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 
 from fuse.folding import domain_opset, fold, live
 from fuse.homes import KIND, Homes, substituted_dims
@@ -25,9 +26,9 @@ def bind(graph: Graph, dims: Mapping[str, int]) -> Graph:
             raise FuseError(
                 f"no graph input has a dimension {name!r}; there are {', '.join(known) or 'none'}"
             )
-        if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= LARGEST_SIZE:
+        if isinstance(size, bool) or not isinstance(size, Integral) or not 0 <= size <= LARGEST_SIZE:
             raise FuseError(f"dimension {name!r} cannot be {size!r}; it is a number, 0 to {LARGEST_SIZE}")
-    return _Binding(graph, dict(dims)).graph(graph)
+    return _Binding(graph, {name: int(size) for name, size in dims.items()}).graph(graph)
 
 
 def _symbols(type: Type) -> Iterable[str]:

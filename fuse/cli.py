@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Annotated
 
 import typer
@@ -213,6 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    for name in ("SIGTERM", "SIGHUP"):
+        _unwind_on(name)
     try:
         app(None if arguments is None else list(arguments), prog_name="fuse")
     except FuseError as error:
@@ -224,6 +228,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Files are opened by name; what has none is the page on standard output.
         place = error.filename or "cannot write standard output"
         _fail(f"{place}: {(error.strerror or type(error).__name__).lower()}")
+
+
+def _unwind_on(name: str) -> None:
+    """End by an exception where a signal would end the process: files under way are then removed."""
+    number = getattr(signal, name, None)
+    if (
+        number is not None
+        and current_thread() is main_thread()
+        and signal.getsignal(number) == signal.SIG_DFL
+    ):
+        signal.signal(number, lambda which, frame: sys.exit(128 + which))
 
 
 def _fail(message: str) -> None:

@@ -143,7 +143,12 @@ def _plainly_at_least(a: Dim, bound: int) -> bool:
 
 
 def _signed(name: str) -> bool:
-    return isinstance(name, Computed) and name.function in SIGNED
+    """Whether a symbol may be negative: some functions are, and a floor of what may be."""
+    if not isinstance(name, Computed):
+        return False
+    if name.function == "floor":
+        return not (_plainly_at_least(name.left, 0) and _plainly_at_least(name.right, 0))
+    return name.function in SIGNED
 
 
 def as_size(a: Dim, least: int = 0) -> Dim:
@@ -158,11 +163,7 @@ def as_size(a: Dim, least: int = 0) -> Dim:
     if len(table) != 1:
         return a
     ((symbols, factor),) = table.items()
-    if (
-        len(symbols) != 1
-        or factor < 0
-        or (isinstance(symbols[0], Computed) and symbols[0].function in SIGNED)
-    ):
+    if len(symbols) != 1 or factor < 0 or _signed(symbols[0]):
         return a
     name = symbols[0] if isinstance(symbols[0], Symbol) else Symbol(symbols[0])
     return make({(name.bounded(-((constant - least) // factor)),): factor, (): constant})

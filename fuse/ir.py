@@ -53,6 +53,12 @@ class Graph(Owned):
         #: value -> the slot where an op that writes over its memory was last put (it may have gone).
         self.landed: dict[str, int] = {}
 
+    def __repr__(self) -> str:
+        number, name = len(self.ops), self.base.model.name
+        return (
+            f"<graph{name and ' of ' + name}: {number} ops, {len(self.inputs)} in, {len(self.outputs)} out>"
+        )
+
     def __str__(self) -> str:
         """One op a line (`fuse.text`)."""
         from fuse.text import text

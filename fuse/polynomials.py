@@ -1,8 +1,8 @@
 """Polynomials over symbols: what a symbolic dimension is, and its exact arithmetic.
 
 An `Expr` has integer coefficients and is canonical, so `==` decides equality. A symbol is never
-negative (but those of `SIGNED`). What is no polynomial is a symbol too, a `Computed`, named by what
-computes it, so equal computations still compare equal.
+negative (but those of `SIGNED`, and floors of what may be). What is no polynomial is a symbol too, a
+`Computed`, named by what computes it, so equal computations still compare equal.
 """
 
 from __future__ import annotations

@@ -127,3 +127,9 @@ def test_bad_sizes(cache: Graph, dims: dict[str, int], says: str) -> None:
 def test_a_model_without_symbols() -> None:
     with pytest.raises(FuseError, match="there are none"):
         bind(load(model("(f32[2] x) => (f32[2] y) { y = Relu(x) }")), {"N": 1})
+
+
+def test_a_size_may_be_a_number_of_numpy() -> None:
+    graph = load(model("(f32[N] x) => (f32[N] y) { y = Relu(x) }"))
+    assert bind(graph, {"N": np.int64(7)}).type("y") == Type("f32", (7,))
+    assert repr(graph).endswith("1 ops, 1 in, 1 out>")

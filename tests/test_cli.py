@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -146,6 +147,20 @@ def test_an_interrupt_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch)
     said = run("optimize", LLAMA, "--chip", "any")
     assert said.code not in (0, None)
     assert "Traceback" not in said.err
+
+
+def test_a_termination_while_writing_leaves_no_file(tmp_path: Path) -> None:
+    """The process ends itself where the first file is open, as a job's time limit would."""
+    script = (
+        "import os, signal, fuse.lowering.files as files\n"
+        "from fuse.cli import main\n"
+        "files._put = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"main(['optimize', {str(LLAMA)!r}, '--chip', 'any', '-o', 'out.onnx'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- why and report -----------------------------------------------------------------------------

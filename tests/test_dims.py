@@ -66,6 +66,13 @@ def test_a_bound_that_is_claimed_holds_everywhere(made: tuple[Dim, object], boun
         assert all(function({"h": i, "w": j}) >= bound for i in range(8) for j in range(8))  # type: ignore[operator]
 
 
+def test_a_floor_of_what_may_be_negative_may_be() -> None:
+    for toward_zero in (trunc_divide(sub(mul(2, h), w), 2), trunc_divide(sub(h, floor_divide(w, 2)), 1)):
+        assert not at_least(floor_divide(toward_zero, 2), 0)
+    assert not at_least(floor_divide(sub(h, 3), w), 0)
+    assert at_least(floor_divide(add(h, 3), w), 0)
+
+
 @given(sizes(), sizes())
 def test_an_exact_quotient_times_the_divisor_is_the_dividend(
     a: tuple[Dim, object], b: tuple[Dim, object]

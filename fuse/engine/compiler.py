@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Optimized:
     """What a compile gives: the rewritten graph, the names of the rules that fired, the report."""
 
@@ -39,6 +39,9 @@ class Optimized:
     shim_sha256: str
     held: tuple[str, ...]
     plan: tuple[Step, ...]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.before.ops)} -> {len(self.graph.ops)} ops for {self.shim_name}, {self.report!r}>"
 
     @property
     def steps(self) -> tuple[str, ...]:
