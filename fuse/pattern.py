@@ -290,23 +290,46 @@ def root_kinds(pattern: Pattern) -> frozenset[str]:
 
 def kinds_above(pattern: Pattern, marks: frozenset[str]) -> frozenset[str]:
     """The kinds that may stand between the root of a match and a mark in it, the root included."""
-    if isinstance(pattern, Alternatives):
-        return frozenset().union(*(kinds_above(option, marks) for option in pattern.options))
-    below = frozenset().union(*(kinds_above(inner, marks) for inner in children(pattern)))
-    own = root_kinds(pattern) if isinstance(pattern, Node | Form | Times) else frozenset()
-    if isinstance(pattern, Star) and kinds_above(pattern.inner, marks):
-        return below.union(*(all_kinds(step.pattern) for step in pattern.steps))
-    if isinstance(pattern, Times) and below:
-        return below | {"Mul", "Div", "Pow"}
-    return below | own if below or own & marks else frozenset()
+
+    def above(at: Pattern, once: Callable[[Pattern], frozenset[str]]) -> frozenset[str]:
+        below = frozenset().union(*map(once, children(at)))
+        if isinstance(at, Alternatives):
+            return below
+        own = root_kinds(at) if isinstance(at, Node | Form | Times) else frozenset()
+        if isinstance(at, Star) and once(at.inner):
+            return below.union(*(all_kinds(step.pattern) for step in at.steps))
+        if isinstance(at, Times) and below:
+            return below | {"Mul", "Div", "Pow"}
+        return below | own if below or own & marks else frozenset()
+
+    return _each_once(above)(pattern)
 
 
 def depth_of(pattern: Pattern, marks: frozenset[str]) -> int:
     """How many steps a mark can lie below the root; -1 where it does not occur."""
-    here = 0 if root_kinds(pattern) & marks and isinstance(pattern, Node | Form) else -1
-    below = max((depth_of(inner, marks) for inner in children(pattern)), default=-1)
-    if below < 0:
-        return here
-    extra = pattern.reach if isinstance(pattern, Star) else 3 if isinstance(pattern, Times) else 0
-    step = 0 if isinstance(pattern, Alternatives) else 1
-    return max(here, below + step + extra)
+
+    def depth(at: Pattern, once: Callable[[Pattern], int]) -> int:
+        here = 0 if isinstance(at, Node | Form) and root_kinds(at) & marks else -1
+        below = max(map(once, children(at)), default=-1)
+        if below < 0:
+            return here
+        extra = at.reach if isinstance(at, Star) else 3 if isinstance(at, Times) else 0
+        step = 0 if isinstance(at, Alternatives) else 1
+        return max(here, below + step + extra)
+
+    return _each_once(depth)(pattern)
+
+
+T = TypeVar("T")
+
+
+def _each_once(compute: Callable[[Pattern, Callable[[Pattern], T]], T]) -> Callable[[Pattern], T]:
+    """A computation over a pattern and those inside it; one that stands in several places is done once."""
+    known: dict[int, T] = {}
+
+    def once(at: Pattern) -> T:
+        if id(at) not in known:
+            known[id(at)] = compute(at, once)
+        return known[id(at)]
+
+    return once

@@ -67,7 +67,28 @@ def _all_but(args: Sequence[Matcher], positions: tuple[int, ...], odd: int) -> M
 
 
 def node(pattern: Node, path: str, shared: frozenset[int], order: str = "both") -> Matcher:
-    """order: both, or which operand of a commutative operator is matched first."""
+    """order: both, or which operand of a commutative operator is matched first.
+
+    What lies below is compiled where an operator of the kind is first met: of a norm's hundreds of
+    spellings a graph has one or two.
+    """
+    kinds = frozenset(pattern.kinds)
+    whole: Matcher | None = None
+
+    def match(m: Match, value: str) -> bool:
+        nonlocal whole
+        if not m.explains:
+            op = m.graph.producer(value)
+            if op is None or op.kind not in kinds:
+                return False
+        if whole is None:
+            whole = _node(pattern, path, shared, order)
+        return whole(m, value)
+
+    return match
+
+
+def _node(pattern: Node, path: str, shared: frozenset[int], order: str) -> Matcher:
     kinds, count, output = frozenset(pattern.kinds), len(pattern.args), pattern.output
     args = [compile_pattern(arg, below(path, i), shared) for i, arg in enumerate(pattern.args)]
     either = count == 2 and bool(kinds & COMMUTATIVE)
