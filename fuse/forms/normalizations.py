@@ -121,8 +121,6 @@ def _almost_norm(graph: Graph, op: Op) -> Almost | None:
 norm = reads(
     "rms_norm", "layer_norm", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"
 )(_norm)
-
-
 norm.almost = _almost_norm
 
 

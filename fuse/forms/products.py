@@ -125,6 +125,4 @@ product = reads(
     "matmul_bias",
     "quantized_matmul",
 )(_product)
-
-
 product.almost = _almost_product

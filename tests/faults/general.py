@@ -105,12 +105,18 @@ def number(
     return plant
 
 
+def reading(place: Place, kinds: str, which: int, index: int) -> Op | None:
+    """The op of one of these kinds, where its operand is a value of the run."""
+    op = found(place, kinds, which)
+    return None if op is None or len(op.inputs) <= index or place.constant(op.inputs[index]) else op
+
+
 def before(stray: str, kinds: str, index: int = 0, which: int = 0, rules: str = "") -> Plant:
     """An operator of one operand too many before an operand."""
 
     def plant(draft: Draft, place: Place) -> Planted | None:
-        op = found(place, kinds, which)
-        if op is None or len(op.inputs) <= index or place.constant(op.inputs[index]):
+        op = reading(place, kinds, which, index)
+        if op is None:
             return None
         node = draft.node(op.outputs[0])
         out = draft.wrap(node, index, stray)
@@ -123,8 +129,8 @@ def through(dtype: int, kinds: str, index: int = 0, which: int = 0, rules: str =
     """A value goes through another type and back before an operand."""
 
     def plant(draft: Draft, place: Place) -> Planted | None:
-        op = found(place, kinds, which)
-        if op is None or len(op.inputs) <= index or place.constant(op.inputs[index]):
+        op = reading(place, kinds, which, index)
+        if op is None:
             return None
         if place.graph.dtype(op.inputs[index]) != "f32":
             return None
