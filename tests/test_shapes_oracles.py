@@ -339,6 +339,12 @@ def test_no_op_is_too_odd(call: tuple[Op, dict[str, Type], dict[str, Content], i
         assert len(contents.get(name, ())) <= 16
 
 
+def test_text_holds_no_numbers() -> None:
+    types, contents = {"a": Type("str", ())}, {"a": (7,)}
+    infer(Op("Abs", ("a",), ("y",), {}), types, contents, 17)
+    assert contents.get("y", (None,)) == (None,)
+
+
 @pytest.mark.parametrize("kind", ["BiasSplitGelu", "BiasAdd", "BiasGelu"])
 def test_a_scalar_has_no_halves(kind: str) -> None:
     types = {"a": Type("f32", ())}

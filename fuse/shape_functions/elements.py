@@ -40,9 +40,11 @@ def bounds(dtype: str) -> tuple[int, int]:
 
 
 def in_range(element: Element, dtype: str) -> Element:
-    """The element where an integer dtype can hold it. Sizes that are symbols fit 32 bits."""
+    """The element where an integer dtype can hold it. Sizes that are symbols fit 32 bits; text holds none."""
     if isinstance(element, bool) or element is None:
         return element
+    if dtype not in BITS:
+        return None
     if isinstance(element, Expr):
         return element if BITS[dtype] >= 32 and len(element.terms) <= MAX_TERMS else None
     low, high = bounds(dtype)
